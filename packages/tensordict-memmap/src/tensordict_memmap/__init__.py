@@ -5,6 +5,9 @@ Core's methods of the same names (``td.memmap``, ``TensorDict.load_memmap``, ...
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tensordict_core.extension import register_pickle_names
 from tensordict_memmap.checkpoint.delta import save_delta
 from tensordict_memmap.checkpoint.rotation import latest
@@ -35,6 +38,10 @@ from tensordict_memmap.storage.locks import lock_timeout
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
+if TYPE_CHECKING:
+    from tensordict_memmap.dcp.reader import TensorDictReader
+    from tensordict_memmap.dcp.writer import TensorDictWriter
+
 register_pickle_names(
     {
         "tensordict_memmap.tensor.MemoryMappedTensor": MemoryMappedTensor,
@@ -57,6 +64,8 @@ __all__ = [
     "RowSampler",
     "RowStream",
     "SaveFuture",
+    "TensorDictReader",
+    "TensorDictWriter",
     "append_memmap",
     "compare",
     "consolidate",
@@ -90,6 +99,19 @@ __all__ = [
     "to_safetensors",
     "unpack_memmap",
 ]
+
+
+_LAZY = {"TensorDictReader": "reader", "TensorDictWriter": "writer"}
+"""Names whose modules import ``torch.distributed.checkpoint``, and those modules in `dcp`."""
+
+
+def __getattr__(name: str) -> Any:
+    """Returns the storage of ``torch.distributed.checkpoint``, which is imported when it is used."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"tensordict_memmap.dcp.{_LAZY[name]}"), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

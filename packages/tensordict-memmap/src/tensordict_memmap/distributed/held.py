@@ -21,7 +21,7 @@ from tensordict_memmap.formats.safetensors.describe import Pack, stored
 from tensordict_memmap.schema.node import Dense, Leaf, Parts, Value, leaves, nodes, show
 from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address, plan_to_save
 
-__all__ = ["Held"]
+__all__ = ["Held", "stored_part"]
 
 
 class Held:
@@ -189,11 +189,11 @@ class Held:
             assert leaf.source is not None
             source = leaf.source.detach()
             return [(whole(source.shape), source)]
-        return [_stored(part) for part in parts] if packed else parts
+        return [stored_part(part) for part in parts] if packed else parts
 
     def _of_source(self, source: torch.Tensor) -> list[Part]:
         parts = self.parts.get(id(source))
-        return [(whole(source.shape), source.detach())] if parts is None else [_stored(part) for part in parts]
+        return [(whole(source.shape), source.detach())] if parts is None else [stored_part(part) for part in parts]
 
     def plan_packed(self, pack: Pack) -> tuple[ShardPlan, list[list[Part]]]:
         """The plan of a safetensors save, and the parts of its tensors."""
@@ -216,7 +216,8 @@ def _put(sizes: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
     return (*sizes[:dim], value, *sizes[dim:])
 
 
-def _stored(part: Part) -> Part:
+def stored_part(part: Part) -> Part:
+    """A part as a safetensors file has it, which lacks some dtypes."""
     box, view = part
     made = stored(view)
     extra = tuple(made.shape[len(box.size) :])  # pairs of numbers for a complex one

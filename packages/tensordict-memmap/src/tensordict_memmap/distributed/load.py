@@ -23,7 +23,7 @@ from tensordict_memmap.schema.node import Dense, Leaf, Node, Path, leaves, nodes
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["bytes_read", "read_into", "sharded_like", "wanted_parts"]
+__all__ = ["RangeReader", "bytes_read", "read_into", "sharded_like", "wanted_parts"]
 
 bytes_read = Count()
 """The bytes that loads of this process took from files for DTensors, for tests and benchmarks."""
@@ -43,14 +43,14 @@ def sharded_like(loaded: Any, like: Any, *, cast: bool = False) -> Any:
     """
     wanted = {leaf.key: leaf.source for leaf in leaves(plan(like)) if isinstance(leaf.source, DTensor)}
     node = plan(loaded)
-    reader = _Reader(loaded)
+    reader = RangeReader(loaded)
     made = []
     for container, name, leaf in _entries(node):
         target = wanted.get(leaf.key)
         if target is None or leaf.source is None or tuple(leaf.source.shape) != tuple(target.shape):
             continue
         local = _empty_local(target, leaf.dtype, leaf.key)
-        reader.add(leaf, target, local)
+        reader.add_local(leaf, target, local)
         made.append((container, name, target, local))
     reader.read()
     for container, name, target, local in made:
@@ -79,7 +79,7 @@ def read_into(td: Any, loaded: Any) -> None:
         RuntimeError: A saved entry has another shape; the error names its key.
     """
     wanted = {leaf.key: leaf.source for leaf in leaves(plan(td)) if isinstance(leaf.source, DTensor)}
-    reader, pending, done = _Reader(loaded), [], []
+    reader, pending, done = RangeReader(loaded), [], []
     for container, name, leaf in _entries(plan(loaded)):
         target = wanted.get(leaf.key)
         if target is None or leaf.source is None:
@@ -92,7 +92,7 @@ def read_into(td: Any, loaded: Any) -> None:
         own = target.to_local().detach()
         direct = own.dtype == leaf.dtype and own.device.type == "cpu" and own.is_contiguous()
         local = own if direct else _empty_local(target, leaf.dtype, leaf.key)
-        reader.add(leaf, target, local)
+        reader.add_local(leaf, target, local)
         done.append((container, name))
         if not direct:
             pending.append((own, local))
@@ -159,7 +159,7 @@ class _Replaced(Exception):
     """A file is another one than the one that was mapped."""
 
 
-class _Reader:
+class RangeReader:
     """Collects what is to be read of a loaded tensordict, by ranges of files where it lies over mapped files."""
 
     def __init__(self, loaded: Any) -> None:
@@ -174,20 +174,27 @@ class _Reader:
         )
         self._starts = [start for start, _ in self._mappings]
 
-    def add(self, leaf: Leaf, target: DTensor, local: torch.Tensor) -> None:
+    def add_local(self, leaf: Leaf, target: DTensor, local: torch.Tensor) -> None:
         """Adds the boxes that this rank holds of a DTensor, to read from a leaf into its memory."""
-        assert leaf.source is not None
-        saved = self._saved(leaf.source.detach())
         for box, start in _boxes(target, leaf.key):
             out = local[tuple(slice(first, first + count) for first, count in zip(start, box.size, strict=True))]
-            if saved is None:
-                self.copies.append((out, leaf.source.detach()[box.slices()]))
-                continue
-            block = out if out.is_contiguous() else torch.empty(box.size, dtype=out.dtype)
-            self.reads.append(Read(leaf.key, saved, box, block))
-            self._sources.append(leaf.source.detach())
-            if block is not out:
-                self.staged.append((out, block))
+            self.add(leaf, box, out)
+
+    def add(self, leaf: Leaf, box: Box, out: torch.Tensor) -> bool:
+        """Adds a box to read from a leaf into memory on any device, which casts; returns whether that is direct."""
+        assert leaf.source is not None
+        source = leaf.source.detach()
+        saved = self._saved(source)
+        if saved is None:
+            self.copies.append((out, source[box.slices()]))
+            return True
+        direct = out.is_cpu and out.dtype == source.dtype and out.is_contiguous()
+        block = out if direct else torch.empty(box.size, dtype=source.dtype)
+        self.reads.append(Read(leaf.key, saved, box, block))
+        self._sources.append(source)
+        if not direct:
+            self.staged.append((out, block))
+        return direct
 
     def read(self) -> None:
         """Reads everything that was added."""

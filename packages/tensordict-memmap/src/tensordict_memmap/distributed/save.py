@@ -40,7 +40,7 @@ from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
 
-__all__ = ["TIMEOUT", "ShardedSave"]
+__all__ = ["TIMEOUT", "ShardedSave", "make_file"]
 
 TIMEOUT = 1800.0
 """The default number of seconds to wait for another rank, that of torch's process groups."""
@@ -339,12 +339,12 @@ class ShardedSave:
             largest[file] = max(largest.get(file, (0, ())), found, key=lambda one: one[0])
         made: list[bool] = []
         shared = [number for number in range(len(layout.files)) if number not in layout.owned]
-        jobs = [partial(_make_file, layout, number, staged, largest.get(number, (0, ()))[1], made) for number in shared]
+        jobs = [partial(make_file, layout, number, staged, largest.get(number, (0, ()))[1], made) for number in shared]
         executor.run([jobs], threads=run.threads, cancelled=run.cancelled)
         return len(set(link.hosts)) == 1 and all(made)
 
 
-def _make_file(layout: Layout, number: int, staged: str, key: Any, made: list[bool]) -> None:
+def make_file(layout: Layout, number: int, staged: str, key: Any, made: list[bool]) -> None:
     """Makes one file, with its blocks and its header."""
     path, size = path_in(staged, layout.files[number]), layout.sizes[number]
     name = key[0] if len(key) == 1 else key

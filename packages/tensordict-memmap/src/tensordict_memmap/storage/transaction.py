@@ -27,7 +27,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.tuning import SCATTER_MIN_FILES, is_long_removal
 from tensordict_memmap.formats.names import MOST_PARTS
-from tensordict_memmap.storage import cleanup, journal, locks, ownership
+from tensordict_memmap.storage import cleanup, exchange, journal, locks, ownership
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.modes import PRIVATE_FOLDER, copy_mode, copy_modes
 from tensordict_memmap.storage.staging import (
@@ -42,7 +42,17 @@ from tensordict_memmap.storage.staging import (
     staging_name,
 )
 
-__all__ = ["add_files", "check_new", "drop_checksums", "recover", "save_file", "save_folder"]
+__all__ = [
+    "Stage",
+    "add_files",
+    "check_new",
+    "drop_checksums",
+    "recover",
+    "save_file",
+    "save_folder",
+    "saving_file",
+    "saving_folder",
+]
 
 
 def save_file(
@@ -72,6 +82,15 @@ def save_file(
     >>> pathlib.Path("greeting.txt").read_text()
     'hello'
     """
+    with saving_file(target, durable=durable, existsok=existsok, size=size) as staged:
+        write(staged)
+
+
+@contextlib.contextmanager
+def saving_file(
+    target: str | os.PathLike[str], *, durable: bool = False, existsok: bool = True, size: int = 1 << 62
+) -> Iterator[str]:
+    """Yields an empty file, which replaces the target at the end of the block unless that raises; see `save_file`."""
     path = os.path.realpath(target)
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, "a folder has the name of the file to save; remove it first", path)
@@ -80,7 +99,7 @@ def save_file(
         raise file_exists(path)
     cleanup.make_room(path, size)
     with make_parents(path, durable=durable), staged_file(path) as staged:
-        write(staged)
+        yield staged
         copy_mode(path, staged)
         with _blocks_kept(path):
             put_in_place(staged, path, existsok=existsok)
@@ -148,6 +167,42 @@ def save_folder(
     >>> sorted(os.listdir("somewhere"))
     ['tensordict.manifest.json', 'x']
     """
+    if not atomic:
+        with _prepared(target, durable, size, None) as (path, _):
+            manifest = _overwrite(path, write, durable, files)
+        _update_ancestors(path, manifest, durable)
+        return manifest
+    with saving_folder(target, durable=durable, existsok=existsok, size=size, count=count) as stage:
+        stage.manifest = write(stage.path)
+    return stage.manifest
+
+
+@contextlib.contextmanager
+def saving_folder(
+    target: str | os.PathLike[str],
+    *,
+    durable: bool = False,
+    existsok: bool = True,
+    size: int = 1 << 62,
+    count: int = 0,
+) -> Iterator[Stage]:
+    """Yields a staging folder, which replaces the save in the target at the end of the block unless that raises.
+
+    The block sets the ``manifest`` of what it yields; for the arguments see `save_folder`.
+    """
+    with _prepared(target, durable, size, count) as (path, stage):
+        assert stage is not None
+        with _committed(stage, path, durable, existsok):
+            yield stage
+    assert stage.manifest is not None
+    _update_ancestors(path, stage.manifest, durable)
+
+
+@contextlib.contextmanager
+def _prepared(
+    target: str | os.PathLike[str], durable: bool, size: int, count: int | None
+) -> Iterator[tuple[str, Stage | None]]:
+    """Recovers the target, and yields its path and a staging folder for some files; without a count there is none."""
     path = os.path.realpath(target)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise FileExistsError(errno.EEXIST, "a file has the name of the folder to save to; remove it first", path)
@@ -156,13 +211,8 @@ def save_folder(
         with locks.locked(path):
             journal.redo(path)
             _remove_abandoned(path)
-            stage = _new_stage(path, count) if atomic else None
-        if stage is None:
-            manifest = _overwrite(path, write, durable, files)
-        else:
-            manifest = _stage_and_commit(stage, path, write, durable, existsok)
-    _update_ancestors(path, manifest, durable)
-    return manifest
+            stage = None if count is None else _new_stage(path, count)
+        yield path, stage
 
 
 def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | None]) -> bool:
@@ -282,18 +332,20 @@ def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None
 
 
 @dataclass(slots=True)
-class _Stage:
-    """A staging folder and the descriptor that holds its lock; None if there are no locks."""
+class Stage:
+    """A staging folder, the descriptor that holds its lock, if there are locks, and the manifest of its files."""
 
     path: str
     lock: Descriptor | None
+    manifest: Manifest | None = None
 
     def close(self) -> None:
+        """Releases the lock."""
         if self.lock is not None:
             locks.close(self.lock)
 
 
-def _new_stage(target: str, count: int) -> _Stage:
+def _new_stage(target: str, count: int) -> Stage:
     """Creates a staging folder beside the target, or inside it if it is a mount point or the parent is read-only."""
     inside = os.path.join(target, staging_name())
     path = inside if os.path.ismount(target) else _beside(target)
@@ -307,7 +359,7 @@ def _new_stage(target: str, count: int) -> _Stage:
         os.mkdir(path, mode)
     if path != inside and count >= SCATTER_MIN_FILES and cleanup.was_recent() and syscalls.scatter(path):
         path = _scattered(path, target, mode)
-    return _Stage(path, locks.open_locked(path, wait=False))
+    return Stage(path, locks.open_locked(path, wait=False))
 
 
 def _beside(target: str) -> str:
@@ -339,12 +391,13 @@ def _remove_abandoned(target: str) -> None:
 # --- commit
 
 
-def _stage_and_commit(
-    stage: _Stage, target: str, write: Callable[[str], Manifest], durable: bool, existsok: bool
-) -> Manifest:
+@contextlib.contextmanager
+def _committed(stage: Stage, target: str, durable: bool, existsok: bool) -> Iterator[None]:
     retired = False
     try:
-        manifest = write(stage.path)
+        yield
+        manifest = stage.manifest
+        assert manifest is not None
         _check_depth_above(target, manifest)
         syscalls.write_file(os.path.join(stage.path, NAME), manifest.dumps(), durable)
         if durable:
@@ -355,9 +408,8 @@ def _stage_and_commit(
             if not existsok:  # again, since another process may have saved after the first check
                 check_new(target)
             copy_modes(target, stage.path, manifest.files)
-            _commit(stage.path, target, manifest, durable)
-            retired = _retire(stage.path, target)
-        return manifest
+            exchange.put_in_place(stage.path, target, manifest, durable)
+            retired = exchange.retire(stage.path, target)
     finally:
         try:
             if os.path.lexists(stage.path):
@@ -385,59 +437,6 @@ def _check_depth_above(target: str, manifest: Manifest) -> None:
                 f"{target} lies in the save {above}, whose nodes would be more than {MOST_PARTS} in one another; "
                 "save to another folder"
             )
-
-
-def _commit(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
-    parent = os.path.dirname(target)
-    committed = False
-    if os.path.dirname(stage) == parent:
-        if not os.path.lexists(target):
-            os.rename(stage, target)
-            committed = True
-        elif not _is_pinned(target):
-            if not os.listdir(target):
-                if os.name != "posix":
-                    os.rmdir(target)
-                os.rename(stage, target)
-                committed = True
-            elif ownership.owns_all(target):
-                committed = syscalls.exchange(stage, target)
-    if not committed:
-        journal.commit_save(stage, target, manifest, durable)
-    elif durable:
-        syscalls.sync_folder(parent)
-
-
-def _is_pinned(target: str) -> bool:
-    """Whether the target cannot be renamed or exchanged: it is a mount point, or holds the working directory."""
-    if os.path.ismount(target):
-        return True
-    try:
-        here = os.path.realpath(os.getcwd())
-    except OSError:
-        return False
-    return here == target or here.startswith(target + os.sep)
-
-
-def _retire(folder: str, target: str) -> bool:
-    """Schedules a long removal of a replaced save in the background; returns False if the caller has to remove it."""
-    replaced = ownership.read_valid_manifest(folder)
-    if replaced is None or not is_long_removal(sum(one.size for one in replaced.files.values()), len(replaced.files)):
-        return False
-    try:
-        lock = locks.open_locked(folder, wait=False)  # so that other savers do not remove it as abandoned
-    except OSError:
-        return False
-    owned = ownership.owned_files(folder)
-    if lock is None or owned is None:
-        return False
-    try:
-        ownership.move_foreign(folder, owned, target)
-    except BaseException:
-        locks.close(lock)
-        raise
-    cleanup.later(target, functools.partial(ownership.remove_owned, folder, owned), [lock])
-    return True
 
 
 def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, files: Iterable[str]) -> Manifest:

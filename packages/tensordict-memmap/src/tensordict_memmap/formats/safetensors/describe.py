@@ -88,6 +88,8 @@ class Pack:
     finite: bool = True
     dotted: bool = True
     """Whether the names of the tensors tell the structure, but for the batch size, which all nodes have in common."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """More texts about the file."""
 
     def layout(self, part: range | None = None) -> Layout:
         """Puts tensors in a row, those of the widest dtypes first, so that each is aligned to its elements.
@@ -110,7 +112,7 @@ class Pack:
         Args:
             names: the tensors in the order of their bytes, where one file holds all.
         """
-        texts = {"format": "pt"}
+        texts = {"format": "pt", **self.texts}
         told = names if self.dotted and names == [leaf.file for leaf in self.leaves] else None
         if told is None or (isinstance(self.root, Dense) and self.root.batch_size):
             document = {"version": VERSION, "root": self._node(self.root)}

@@ -1,0 +1,240 @@
+"""Coordination: the side of the coordinator in a save by DCP, from the plans of all ranks to one rename.
+
+The staged file or folder lies in a transaction that stays open between the calls that DCP makes. The header of a
+safetensors file has room for non-tensor values, which the coordinator gets with the results of the ranks only. Values
+that need more room take a pass over the first file.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+from torch.distributed.checkpoint.planner import SavePlan
+
+from tensordict_memmap.dcp.items import LISTS, LISTS_FILE, Described, digest_of, paths_of, shard_plan
+from tensordict_memmap.dcp.values import load_value
+from tensordict_memmap.distributed.assign import Assignment, Share, assign
+from tensordict_memmap.distributed.formats import Format, format_of, whole_writes
+from tensordict_memmap.distributed.layout import Layout, path_in
+from tensordict_memmap.distributed.plan import pack
+from tensordict_memmap.distributed.save import make_file
+from tensordict_memmap.engine import executor
+from tensordict_memmap.engine.sources import FileRange
+from tensordict_memmap.engine.write_plan import FileWrite
+from tensordict_memmap.saving.job import Run
+from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.storage.transaction import Stage, check_new, saving_file, saving_folder
+
+__all__ = ["Coordinator"]
+
+_ROOM, _ROOM_AT_LEAST = 64, 4096
+"""Bytes in a header for each non-tensor value, and more for all of them together."""
+
+_BLOCK = 16 << 20
+
+
+class Coordinator:
+    """One save, as the coordinator sees it.
+
+    Args:
+        path: the absolute path of the target.
+        options: the options.
+        plans: the plans of all ranks.
+
+    Attributes:
+        messages: what each rank has to know, once `start` was called.
+
+    Raises:
+        ValueError: The plans do not fit together, or leave some of a tensor out; the error names the key and the rank.
+    """
+
+    def __init__(self, path: str, options: SaveOptions, plans: Sequence[SavePlan]) -> None:
+        self.path = path
+        self.options = options
+        self.messages: list[bytes] = []
+        self._save_id = secrets.token_hex(16)
+        self._hosts = [plan.storage_data for plan in plans]
+        described = [shard_plan(plan.items) for plan in plans]
+        self._plans = [found for found, _ in described]
+        names = dict.fromkeys(name for _, values in described for name in values)
+        self._held = Described(assign(self._plans), names, paths_of(plans))
+        for number, value in enumerate(self._held.values.values()):
+            value.value = " " * (_ROOM if number else _ROOM + _ROOM_AT_LEAST)
+        self._form, self._layout = self._describe()
+        self._transaction: AbstractContextManager[Any] | None = None
+        self._stage: Stage | None = None
+        self._staged = ""
+
+    def _describe(self) -> tuple[Format, Layout]:
+        """Names the tensors and lays out the files, with the values as they are known."""
+        form = format_of(self._held, self.path, self.options)  # type: ignore[arg-type]  # it has what formats ask for
+        lists = orjson.dumps(self._held.lists).decode()
+        described = getattr(form, "pack", None)
+        if described is not None and self._held.lists:
+            described.texts[LISTS] = lists
+        layout = form.layout(self._ordered(form), self._save_id)
+        if described is None and self._held.lists:
+            text = lists.encode()
+            layout.whole.append(FileWrite(LISTS_FILE, [FileRange(LISTS_FILE, text)], len(text)))
+        return form, layout
+
+    def _ordered(self, form: Format) -> Assignment:
+        leaves = getattr(form, "rows", None)
+        if leaves is None:
+            leaves = form.pack.leaves  # type: ignore[attr-defined]  # one of both
+        return self._held.ordered(lambda position: str(leaves[position].file))
+
+    def start(self, run: Run) -> None:
+        """Makes the staged files, and the messages for the ranks."""
+        layout, options = self._layout, self.options
+        size = sum(layout.sizes)
+        if self._form.is_folder:
+            if not options.existsok:
+                check_new(self.path)
+            count = len(layout.files) + len(layout.whole)
+            folder = saving_folder(
+                self.path, durable=options.durable, existsok=options.existsok, size=size, count=count
+            )
+            self._transaction, self._stage = folder, folder.__enter__()
+            self._staged = self._stage.path
+        else:
+            file = saving_file(self.path, durable=options.durable, existsok=options.existsok, size=size)
+            self._transaction, self._staged = file, file.__enter__()
+        try:
+            maps = self._make_files(run)
+            self.messages = list(self._messages(maps))
+        except BaseException:
+            self.abort()
+            raise
+
+    def _make_files(self, run: Run) -> bool:
+        """Makes the files that several ranks write; returns whether mappings of them are fast."""
+        layout = self._layout
+        for folder in sorted({os.path.dirname(path) for path in layout.files if "/" in path}):
+            os.makedirs(f"{self._staged}/{folder}", exist_ok=True)
+        made: list[bool] = []
+        shared = [number for number in range(len(layout.files)) if number not in layout.owned]
+        jobs = [partial(make_file, layout, number, self._staged, (layout.files[number],), made) for number in shared]
+        executor.run([jobs], threads=run.threads)
+        return len(set(self._hosts)) == 1 and isinstance(self._hosts[0], str) and all(made)
+
+    def _messages(self, maps: bool) -> Iterator[bytes]:
+        """What each rank has to know: where its tensors lie, in the order of its items, and what it writes of them."""
+        layout, places = self._layout, np.array(self._held.places(), dtype=np.int64)
+        shares = self._ordered(self._form).shares
+        file_of, offsets = np.array(layout.file_of, dtype=np.int64), np.array(layout.offsets, dtype=np.int64)
+        numbers = {name: number for number, name in enumerate(self._held.names)}
+        layouts: dict[bytes, bytes] = {}
+        columns: dict[int, tuple[list[str], np.ndarray]] = {}
+        digests: dict[int, str] = {}
+        known: list[list[str]] = []
+        for plan, share, host in zip(self._plans, shares, self._hosts, strict=True):
+            same = next((n for n, names in enumerate(known) if names == plan.names), len(known))
+            if same == len(known):  # ranks have the same names mostly
+                known.append(plan.names)
+                columns[same] = plan.names, np.array([numbers[name] for name in plan.names], dtype=np.int64)
+                digests[same] = digest_of(plan.names)
+            own = places[columns[same][1]]
+            kept = np.flatnonzero(own >= 0)
+            own = own[kept]
+            text = own.tobytes()
+            if text not in layouts:
+                part = Layout(
+                    layout.files, layout.sizes, file_of[own].tolist(), offsets[own].tolist(), owned=layout.owned
+                )
+                layouts[text] = part.dumps()
+            chosen = Share(0)
+            chosen.table, chosen.column = share.table, share.column[own]
+            head = {
+                "staged": self._staged,
+                "maps": maps,
+                "digest": digests[same],
+                "packed": getattr(self._form, "pack", None) is not None,
+                "here": self._hosts.count(host),
+            }
+            message = orjson.dumps(head)
+            yield pack(message, layouts[text], chosen.dumps(), kept.astype(np.int32).tobytes())
+
+    def finish(self, values: Mapping[str, bytes], run: Run) -> None:
+        """Completes the files with the non-tensor values, and makes them the current save.
+
+        Args:
+            values: the JSON of each value by its name.
+            run: the threads and the durability.
+
+        Raises:
+            ValueError: A value is missing.
+        """
+        try:
+            self._complete(values, run)
+        except BaseException:
+            self.abort()
+            raise
+        transaction, self._transaction = self._transaction, None
+        assert transaction is not None
+        transaction.__exit__(None, None, None)
+
+    def _complete(self, values: Mapping[str, bytes], run: Run) -> None:
+        nodes = self._held.values
+        missing = sorted(nodes.keys() - values.keys())
+        if missing:
+            raise ValueError(f"the value of key {missing[0]!r} came from no rank; save again with the default planner")
+        reserved = self._layout
+        form, layout = self._form, reserved
+        if nodes:
+            for name, node in nodes.items():
+                node.value = load_value(values[name])
+            form, layout = self._describe()
+        for path, text in layout.texts.items():
+            number = layout.files.index(path)
+            _write_header(path_in(self._staged, path), text, len(reserved.texts[path]), run.durable)
+            layout.sizes[number] = max(layout.sizes[number], reserved.sizes[number])
+        run.write_files(whole_writes(self._staged, layout))
+        if self._stage is not None:
+            self._stage.manifest = form.manifest(self._staged, layout, self._save_id, durable=run.durable)
+
+    def abort(self) -> None:
+        """Removes the staged files, if the save was not finished."""
+        transaction, self._transaction = self._transaction, None
+        if transaction is None:
+            return
+        error = sys.exc_info()[1] or RuntimeError("the save was given up")
+        try:
+            transaction.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+
+
+def _write_header(path: str, text: bytes, room: int, durable: bool) -> None:
+    """Writes the header of a staged file in the room that it has, or moves what follows if it needs more."""
+    with open(path, "r+b") as file:
+        if len(text) > room:
+            _move_up(file, room, len(text) - room)
+        else:  # a header may end with spaces
+            text = (room - 8).to_bytes(8, "little") + text[8:] + b" " * (room - len(text))
+        file.seek(0)
+        file.write(text)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+def _move_up(file: Any, start: int, distance: int) -> None:
+    """Moves the bytes of a file from a position on."""
+    end = file.seek(0, os.SEEK_END)
+    while end > start:
+        first = max(start, end - _BLOCK)
+        file.seek(first)
+        block = file.read(end - first)
+        file.seek(first + distance)
+        file.write(block)
+        end = first

@@ -1,0 +1,197 @@
+"""Items: what the write items of DCP's plans say, as shard plans and as the schema of the files.
+
+The schema follows the paths of the state dict, which the default planner keeps beside its joined names: it is that of a
+tensordict with the same nested keys. Elements of lists get their numbers for keys, and `LISTS` tells them from those
+of dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from xxhash import xxh3_128_hexdigest
+
+from tensordict_memmap.distributed.assign import Assignment, Share
+from tensordict_memmap.distributed.placements import Part
+from tensordict_memmap.distributed.plan import Box, Kind, ShardPlan
+from tensordict_memmap.formats.safetensors.describe import Pack
+from tensordict_memmap.schema.node import Dense, Leaf, Path, Value, show
+from tensordict_memmap.schema.plan import check_depth
+
+__all__ = ["LISTS", "LISTS_FILE", "Described", "digest_of", "paths_of", "shard_plan"]
+
+LISTS = "tensordict_dcp_lists"
+"""The name of the text in a safetensors file with the nested keys of the nodes that were lists, as JSON."""
+
+LISTS_FILE = "tensordict.dcp.json"
+"""The file of a tree with the same."""
+
+StatePath = tuple[str | int, ...]
+"""The path of an entry of a state dict; numbers are those of elements of lists."""
+
+
+def shard_plan(items: Iterable[WriteItem]) -> tuple[ShardPlan, list[str]]:
+    """The parts of tensors that a plan writes, and the names of its non-tensor values.
+
+    Args:
+        items: the write items of one rank.
+
+    >>> from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
+    >>> plan, values = shard_plan(create_default_local_save_plan({"a": torch.zeros(2, 3), "b": 1}, True).items)
+    >>> plan.names, plan.kinds[0].boxes, values
+    (['a'], (Box(offset=(0, 0), size=(2, 3)),), ['b'])
+    """
+    plan = ShardPlan()
+    values: list[str] = []
+    names, column, kinds = plan.names, plan.column, plan.kinds
+    numbers: dict[Any, int] = {}
+    for item in items:
+        data = item.tensor_data
+        if data is None:
+            values.append(item.index.fqn)
+            continue
+        chunk = data.chunk
+        # sizes are tuples: nothing is made for an item of a form that was seen before
+        form = (data.properties.dtype, data.size, chunk.offsets, chunk.sizes)
+        number = numbers.get(form)
+        if number is None:
+            number = numbers[form] = len(kinds)
+            box = Box(tuple(chunk.offsets), tuple(chunk.sizes))
+            kinds.append(Kind(data.properties.dtype, tuple(data.size), (box,) if box.volume else ()))
+        names.append(item.index.fqn)
+        column.append(number)
+    return (plan if len(set(names)) == len(names) else _joined(plan)), values
+
+
+def _joined(plan: ShardPlan) -> ShardPlan:
+    """The same plan with each name once, where a rank holds several parts of a tensor."""
+    rows: dict[str, list[Kind]] = {}
+    for name, number in zip(plan.names, plan.column, strict=True):
+        rows.setdefault(name, []).append(plan.kinds[number])
+    made = ShardPlan()
+    for name, kinds in rows.items():
+        made.add(name, kinds[0].dtype, kinds[0].shape, [box for kind in kinds for box in kind.boxes])
+    return made
+
+
+def digest_of(names: Iterable[str]) -> str:
+    """A digest of names in their order.
+
+    >>> digest_of(["a", "b"]) == digest_of(["b", "a"])
+    False
+    """
+    return xxh3_128_hexdigest("\0".join(names).encode("utf-8", "surrogatepass"))
+
+
+def paths_of(plans: Sequence[SavePlan]) -> dict[str, StatePath]:
+    """The paths in the state dict by joined name, which the default planner puts into the plans."""
+    found: dict[str, StatePath] = {}
+    for plan in reversed(plans):
+        if isinstance(plan.planner_data, Mapping):
+            found |= plan.planner_data
+    return {name: path for name, path in found.items() if path}
+
+
+def _clash(key: Path) -> ValueError:
+    return ValueError(
+        f"key {show(key)} is both an entry and a node on some ranks, and a file holds one of them; rename one"
+    )
+
+
+class Described:
+    """The tensors and values of a save as a schema, for the formats of distributed saves.
+
+    Args:
+        assignment: the tensors and what each rank writes.
+        values: the names of the non-tensor values.
+        paths: the paths in the state dict by joined name; other entries lie at the root.
+
+    Attributes:
+        schema: the schema.
+        values: for each name of a value its node, whose ``value`` the caller sets.
+        lists: the nested keys of nodes that were lists.
+
+    Raises:
+        ValueError: An entry has the key of a node; the error names it.
+    """
+
+    def __init__(self, assignment: Assignment, values: Iterable[str], paths: Mapping[str, StatePath]) -> None:
+        self.schema = Dense((), "", ())
+        self._assignment = assignment
+        self._nodes: dict[StatePath, Dense] = {(): self.schema}
+        self._order: list[int] = []
+        self.lists: list[Path] = []
+        leaves = []
+        for tensor, name in enumerate(assignment.names):
+            dtype, shape = assignment.kind(tensor)
+            # a stand-in without memory, so that formats describe it as any other
+            source = torch.empty((), dtype=dtype).expand(shape)
+            leaves.append(Leaf((), "", dtype, shape, source=source))
+            self._put(paths.get(name) or (name,), leaves[-1])
+        self._numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
+        self.values = {name: Value((), "", ()) for name in values}
+        for name, value in self.values.items():
+            self._put(paths.get(name) or (name,), value)
+        check_depth(self.schema)
+
+    def _put(self, path: StatePath, entry: Leaf | Value) -> None:
+        entry.key = tuple(map(str, path))
+        node, name = self._node(path[:-1]), str(path[-1])
+        if name in node.entries:
+            raise _clash(entry.key)
+        if isinstance(path[-1], int) and not node.entries:
+            self.lists.append(node.key)
+        node.entries[name] = entry
+
+    def _node(self, path: StatePath) -> Dense:
+        found = self._nodes.get(path)
+        if found is None:
+            key = tuple(map(str, path))
+            above, found = self._node(path[:-1]), Dense(key, "", ())
+            if key[-1] in above.entries:
+                raise _clash(key)
+            if isinstance(path[-1], int) and not above.entries:
+                self.lists.append(above.key)
+            above.entries[key[-1]] = self._nodes[path] = found
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tensors in the state dict."""
+        return self._assignment.names
+
+    # --- what formats ask of the parts of a rank
+
+    def plan_packed(self, pack: Pack) -> tuple[ShardPlan, list[list[Part]]]:
+        """Takes the order of the tensors of a safetensors file; the coordinator has no parts itself."""
+        self._order = [self._numbers[id(leaf)] for leaf in pack.leaves]
+        return ShardPlan(), []
+
+    def plan_tree(self, rows: Sequence[Leaf]) -> tuple[ShardPlan, list[list[Part]]]:
+        """Takes the order of the files of a tree."""
+        self._order = [self._numbers[id(leaf)] for leaf in rows]
+        return ShardPlan(), []
+
+    def ordered(self, name_of: Callable[[int], str]) -> Assignment:
+        """The assignment in the order of the format, which may lack empty tensors.
+
+        Args:
+            name_of: the name in the file of the tensor at a position.
+        """
+        whole, order = self._assignment, self._order
+        made = Assignment([name_of(n) for n in range(len(order))], whole.kinds, [whole.column[n] for n in order])
+        for share in whole.shares:
+            one = Share(0)
+            one.table, one.column = share.table, share.column[order]
+            made.shares.append(one)
+        return made
+
+    def places(self) -> list[int]:
+        """For each tensor of the assignment its position in the order of the format; -1 where that lacks it."""
+        found = [-1] * len(self._assignment.names)
+        for position, number in enumerate(self._order):
+            found[number] = position
+        return found
