@@ -103,7 +103,7 @@ class Tracked(ABC):
     param_names: ClassVar[tuple[str, ...]] = ("contender",)
     version: ClassVar[str] = "1"  # results stay comparable as long as this does not change
     timeout: ClassVar[float] = 120
-    rounds_here: ClassVar[int] = 25
+    rounds_here: ClassVar[int] = 15
     number: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
@@ -133,7 +133,7 @@ class OnDisk(Tracked):
     rounds = 1
     repeat = 7
     warmup_time = 0
-    rounds_here = 15
+    rounds_here = 6
     ending = ".safetensors"
 
     @abstractmethod

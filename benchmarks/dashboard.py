@@ -145,26 +145,24 @@ def sparkline(series: Series) -> str:
 
 def card(series: Series, machine: str) -> str:
     """A workload: its verdict, the ratio to the fastest rival, the graph, and the ratio to each contender."""
-    faults = series.faults()
-    headline = series.headline()
-    verdict = "; ".join(faults) if faults else "still faster"
-    if headline and not faults and headline[0] < 1:
-        verdict = f"as fast as {headline[1]}, within the noise of {_percent(series.allowed_behind(headline[1]))}"
-    ratio, rival = headline or (math.nan, "any rival")
+    state, verdict = series.verdict()
+    ratio, rival = series.headline() or (math.nan, "any rival")
     legend = []
     for name in series.seconds:
         level = series.level(name) if name != "ours" else None
         if level is not None:
             note = f" ({series.less})" if name in series.limits else ""
             legend.append(f'<li><i class="{name}"></i>{name}{note} <b>{times(level)}</b></li>')
-    return f"""<article class="{"red" if faults else "green"}">
+    allowed = series.allowed_change()
+    limit = f"red if it gets more than {allowed:.0%} slower" if allowed < 10 else "too noisy for a threshold"
+    return f"""<article class="{state}">
 <h2><a href="{escape(graph_address(series, machine))}">{escape(series.title)}</a></h2>
 <p class="about">{escape(series.about)}</p>
 <p class="headline"><strong>{times(ratio)}</strong> <span>the speed of {rival}</span></p>
 <p class="verdict">{escape(verdict)}</p>
 {sparkline(series)}
 <ul>{"".join(legend)}</ul>
-<p class="noise">red if it gets more than {_percent(series.allowed_change())} slower</p>
+<p class="noise">{limit}</p>
 </article>"""
 
 
@@ -176,17 +174,21 @@ def landing(found: list[Series], machine: str, others: dict[str, str]) -> str:
         machine: Its name.
         others: The pages of other machines, by their names.
     """
-    red = [series for series in found if series.faults()]
-    good = len(found) - len(red)
-    answer = f"In {good} of {len(found)} workloads." if red else f"Yes, in all {good} workloads."
-    ordered = red + [series for series in found if series not in red]
+    states = {series.name: series.verdict()[0] for series in found}
+    ordered = sorted(found, key=lambda series: ("red", "grey", "green").index(states[series.name]))
+    counts = {state: list(states.values()).count(state) for state in ("green", "red", "grey")}
+    answer = (
+        f"In {counts['green']} of {len(found)} workloads." if counts["red"] else f"Yes, in {counts['green']} workloads."
+    )
+    if not counts["red"] and counts["grey"]:
+        answer += f" {counts['grey']} are too noisy to tell."
     commits = max((len(series.commits) for series in found), default=0)
     newest = found[0].commits[-1] if found else ""
     links = "".join(f' <a href="{escape(page)}">{escape(name)}</a>' for name, page in others.items())
     rows = "".join(
         f"<tr><td>{escape(series.title)}</td><td>{_time(series.seconds['ours'][-1])}</td>"
         + "".join(f"<td>{_cell(series, name)}</td>" for name in ("torch", "safetensors", "reference"))
-        + f"<td>{_percent(series.noise())}</td><td>{'red' if series.faults() else 'green'}</td></tr>"
+        + f"<td>{series.noise():.0%}</td><td>{states[series.name]}</td></tr>"
         for series in found
     )
     return f"""<!doctype html>
@@ -201,7 +203,7 @@ def landing(found: list[Series], machine: str, others: dict[str, str]) -> str:
 <body>
 <header>
 <h1>Are we still faster?</h1>
-<p class="answer {"mixed" if red else "all"}">{answer}</p>
+<p class="answer {"mixed" if counts["red"] else "all"}">{answer}</p>
 <p>Each graph shows how many times as long another library takes as ours for the same work, at {commits} commits
 of this repository, oldest on the left, newest (<code>{newest[:8]}</code>) on the right. Above the dashed line ours is
 faster. All contenders were measured beside every commit, in turns, so a busy or another machine moves all of them.</p>
@@ -226,10 +228,6 @@ standard errors and five percent.</p>
 </body>
 </html>
 """
-
-
-def _percent(part: float) -> str:
-    return f"{part:.0%}" if part < 10 else "more than 1,000%"
 
 
 def _cell(series: Series, name: str) -> str:
@@ -263,6 +261,7 @@ main{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,320px),
 article{background:var(--card);border:1px solid var(--line);border-left:6px solid var(--good);border-radius:8px;
 padding:14px 16px;display:flex;flex-direction:column;min-width:0}
 article.red{border-left-color:var(--bad)}
+article.grey{border-left-color:var(--soft)}
 article h2{font-size:17px;line-height:1.3;margin:0}
 article h2 a{color:inherit;text-decoration:none}
 article h2 a:hover,article h2 a:focus{text-decoration:underline}
@@ -273,6 +272,7 @@ article p{margin:4px 0}
 .headline span{color:var(--soft)}
 .verdict{font-weight:600;color:var(--good)}
 .red .verdict{color:var(--bad)}
+.grey .verdict{color:var(--soft)}
 svg{width:100%;height:auto;display:block;margin:6px 0;border:1px solid var(--line);border-radius:4px}
 svg .ahead{fill:var(--ahead)}
 svg .even{stroke:var(--soft);stroke-dasharray:4 3}

@@ -197,7 +197,8 @@ def store(commit: str, measured: dict[str, Any], benchmarks: dict[str, dict[str,
     TRACKED.write_text(summary())
     listing = RESULTS / "benchmarks.json"
     known = json.loads(listing.read_text()) if listing.exists() else {"version": 2}
-    listing.write_text(json.dumps({**known, **benchmarks}, indent=4, sort_keys=True) + "\n")
+    others = {name: entry for name, entry in known.items() if not name.startswith("tracked.")}
+    listing.write_text(json.dumps({**others, **described()}, indent=4, sort_keys=True) + "\n")
     return path
 
 

@@ -26,6 +26,8 @@ BEFORE = 8
 """It is compared with the median of the eight commits before them."""
 LEAST = 0.05
 """Changes below five percent are never called a regression."""
+TOO_NOISY = 0.5
+"""A difference that must exceed fifty percent to be seen says nothing about which of two is faster."""
 SPREAD_OF_MEDIANS = 1.25
 """The standard error of a median of normal values over that of their mean."""
 
@@ -112,6 +114,22 @@ class Series:
         if change is not None and change < 1 / (1 + self.allowed_change()):
             found.append(f"{1 / change - 1:.0%} slower than it was")
         return found
+
+    def verdict(self) -> tuple[str, str]:
+        """The state of the benchmark, ``green``, ``red`` or ``grey``, and why.
+
+        It is grey if ours is slower than a rival by less than a noise that is too large to tell.
+        """
+        faults, headline = self.faults(), self.headline()
+        if faults or headline is None:
+            return "red", "; ".join(faults) or "no rival was measured"
+        level, rival = headline
+        if level >= 1:
+            return "green", "still faster"
+        noise = self.allowed_behind(rival)
+        if noise > TOO_NOISY:
+            return "grey", f"slower than {rival}, or not: too noisy to tell"
+        return "green", f"as fast as {rival}, within the noise of {noise:.0%}"
 
     def headline(self) -> tuple[float, str] | None:
         """The ratio to the fastest rival, and its name."""

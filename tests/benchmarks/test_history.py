@@ -18,6 +18,12 @@ in_git = pytest.mark.skipif(
 )
 
 
+def test_the_results_of_thirty_commits_are_tracked_in_less_than_20_mb():
+    commits = {path.name[:8] for path in FILES if "-existing-" in path.name}
+    assert len(commits) >= 20
+    assert sum(path.stat().st_size for path in FILES) < 20e6
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:12])
 def test_results_name_no_machine_and_no_folder(path):
     text = path.read_text()

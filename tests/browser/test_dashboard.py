@@ -62,6 +62,19 @@ def test_the_landing_page_has_no_fault(browser: Chromium, url: str, width: int, 
     assert browser.open(f"{url}/index.html", width=width, dark=dark).faults() == []
 
 
+def test_every_graph_of_the_landing_page_has_the_points_of_thirty_commits(browser: Chromium, url: str) -> None:
+    page = browser.open(f"{url}/index.html")
+    points = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('article')].map(card => [card.querySelector('h2').innerText,"
+        " [...card.querySelectorAll('polyline')].map(line => line.points.length)]))"
+    )
+    assert len(points) >= 12
+    # a commit at which ours does not run has no point
+    assert all(lines and min(lines) >= 5 for lines in points.values()), points
+    assert max(max(lines) for lines in points.values()) >= 20
+    assert page.evaluate("document.querySelectorAll('article.green').length") > 0
+
+
 def test_the_landing_page_names_every_benchmark_with_a_ratio(browser: Chromium, url: str) -> None:
     page = browser.open(f"{url}/index.html")
     told = page.evaluate(
