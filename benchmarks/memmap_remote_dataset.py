@@ -60,7 +60,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=256, help="bytes of the larger of the two columns")
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--limit", type=int, help="bytes of the cache, to measure one that is smaller than the dataset")
+    parser.add_argument(
+        "--bounded", action="store_true", help="a cache smaller than the dataset, which holds the rows that are read"
+    )
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
 
@@ -81,9 +83,10 @@ def main() -> None:
         fill(folder / "data", options.rows, options.width)
         local = MemmapDataset.open(folder / "data")
         local.upload("s3://bench/data")
-        size = {} if options.limit is None else {"cache_bytes": options.limit}
+        size = {"cache_bytes": options.rows * options.width * 9 // 10} if options.bounded else {}
+        shown = options.rows // 2 if options.bounded else options.rows
         remote = MemmapDataset.open("s3://bench/data", cache=folder / "cache", **size)
-        times = compare(local, remote, options.rounds, options.rows)
+        times = compare(local, remote, options.rounds, shown)
     finally:
         server.stop()
         shutil.rmtree(folder)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from tensordict_core import NonTensorData, TensorDict, lazy_stack
 from tensordict_memmap import MemmapDataset, RowSampler, load_memmap, save
+from tensordict_memmap.remote import block_cache
 from tensordict_memmap.remote.block_cache import BLOCK_BYTES, BlockCache, CachedFile, Spans
 from tensordict_memmap.remote.store import Store
 
@@ -96,6 +97,41 @@ def test_the_cache_stays_within_its_bound_and_rows_stay_right(saved, tmp_path):
             assert (dataset[rows] == expected[rows]).all()
             assert dataset._td.blocks.present_bytes <= limit
     assert allocated(tmp_path) <= limit + (1 << 18)
+
+
+def test_the_cache_stays_within_its_bound_where_files_have_no_holes(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(block_cache, "_punch", lambda *_: False)
+    limit = 20 * BLOCK_BYTES
+    dataset, expected = MemmapDataset.open(saved, cache=tmp_path / "cache", cache_bytes=limit), content()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        rows = torch.randint(ROWS, (8,), generator=generator)
+        assert (dataset[rows] == expected[rows]).all()
+        assert dataset._td.blocks.present_bytes <= limit
+    assert allocated(tmp_path) <= limit + (1 << 18)
+
+
+def test_a_full_disk_is_an_error_and_leaves_the_cache_usable(saved, tmp_path, monkeypatch):
+    dataset = MemmapDataset.open(saved, cache=tmp_path / "cache")
+    plain = os.pwrite
+
+    def fails(fd, data, offset):
+        plain(fd, data[: len(data) // 2], offset)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", fails)
+    with pytest.raises(OSError, match="No space left"):
+        dataset[[5, 2000]]
+    monkeypatch.undo()
+    assert (dataset[[5, 2000]] == content()[[5, 2000]]).all()
+
+
+@pytest.mark.parametrize(
+    "index", [torch.ones(3), torch.ones(2, dtype=torch.bool), [[0, 1]], "x.y", None, ROWS, [-ROWS - 1]]
+)
+def test_an_index_that_selects_no_rows_is_an_error(saved, index):
+    with pytest.raises((IndexError, RuntimeError)):
+        MemmapDataset.open(saved)[index]
 
 
 def test_a_cache_that_holds_no_row_is_refused(saved):

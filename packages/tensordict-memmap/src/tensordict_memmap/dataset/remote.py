@@ -15,6 +15,7 @@ import weakref
 from functools import partial
 from typing import Any
 
+import numpy as np
 import orjson
 import torch
 
@@ -148,6 +149,12 @@ class RemoteRows:
         """Returns the rows of a batch."""
         if self.blocks.is_complete and not self._ragged:
             return self.rows.fixed.__getitems__(indices)
+        numbers = np.asarray(indices, np.int64)
+        few = not self._ragged and 0 < len(numbers) * self._row_blocks <= self.blocks.most_blocks
+        if few and numbers.min() >= 0 and numbers.max() < len(self):
+            found = self.blocks.read_present(numbers, self._fixed, lambda: self.rows.fixed.__getitems__(indices))
+            if found is not None:
+                return found
         return self[indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)]
 
     def _batch(self, rows: torch.Tensor) -> Any:
