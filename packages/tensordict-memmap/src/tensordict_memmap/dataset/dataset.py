@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tensordict_memmap.dataset.columns import check_growable
+from tensordict_memmap.dataset.describe import as_html, as_text
 from tensordict_memmap.dataset.remote import DEFAULT_CACHE_BYTES, RemoteRows
 from tensordict_memmap.dataset.ring import RingRows, new_ring
 from tensordict_memmap.dataset.rows import Rows
@@ -298,8 +299,15 @@ class MemmapDataset:
         return type(self), (self._path, self._rows, self._allow_pickle, self._seen)  # of a writer, the committed rows
 
     def __repr__(self) -> str:
-        """Returns the folder and the number of rows as text."""
-        return f"{type(self).__name__}({self._path!r}, rows={len(self)})"
+        """Returns the columns with dtypes, shapes of a row and sizes, the folder, and the number of rows as text."""
+        try:
+            return as_text(type(self).__name__, self._path, self._rows)
+        except (OSError, ValueError):  # the folder is gone or damaged, which is no reason to have no text
+            return f"{type(self).__name__}({self._path!r})"
+
+    def _repr_html_(self) -> str:
+        """Returns the same as a folding table, for notebooks."""
+        return as_html(type(self).__name__, self._path, self._rows)
 
     # --- writing
 

@@ -15,6 +15,7 @@ from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import PRINT_DEFAULTS, current
 from tensordict_core.base.predicates import in_shared_memory
 from tensordict_core.base.ragged import shape_of
+from tensordict_core.ops.io import html
 
 __all__ = ["Representation", "describe"]
 
@@ -124,23 +125,18 @@ class Representation(Node):
         return f"{type(self).__name__}(\n{_INDENT}" + f",\n{_INDENT}".join(lines) + ")"
 
     def _repr_html_(self) -> str | None:
-        """Return a folding view of the tree for notebooks; ``None`` if the print options switch it off."""
+        """Return the entries as folding tables for notebooks; ``None`` if the print options switch it off."""
         if not current.printing["html"]:
             return None
-        return f"<div style='font-family:monospace'>{self._folded(type(self).__name__)}</div>"
+        return html.page(html.section(self, type(self).__name__, _ordered))
 
-    def _folded(self, title: str) -> str:
-        import html  # only notebooks need it, and its table of entities takes a millisecond to import
+    def _ipython_key_completions_(self) -> list[Any]:
+        """Return what IPython and notebooks offer after ``td["``: the keys, and the nested ones as tuples.
 
-        rows = []
-        for key in _ordered(self):
-            value = self._peek(key)
-            if isinstance(value, Node) and not value._is_opaque:
-                rows.append(f"<li>{value._folded(html.escape(key))}</li>")
-            else:
-                rows.append(f"<li>{html.escape(key)}: {html.escape(self._describe(key))}</li>")
-        said = html.escape(", ".join(self._repr_short()))
-        return f"<details open><summary>{title} ({said})</summary><ul>{''.join(rows)}</ul></details>"
+        >>> TensorDict({"a": torch.zeros(1), "b": {"c": torch.zeros(1)}})._ipython_key_completions_()
+        ['a', 'b', ('b', 'c')]
+        """
+        return list(self.keys(include_nested=True))
 
     def _repr_short(self) -> list[str]:
         """Return the metadata in the one-line form."""

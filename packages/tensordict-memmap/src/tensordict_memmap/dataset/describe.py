@@ -1,0 +1,61 @@
+"""``repr`` of a dataset: its columns with dtypes, shapes and sizes, as text and as HTML for notebooks."""
+
+from __future__ import annotations
+
+from html import escape
+from math import prod
+from typing import Any, NamedTuple
+
+from tensordict_memmap.dataset.encoding import TENSOR
+from tensordict_memmap.dataset.remote import RemoteRows
+from tensordict_memmap.dataset.ring import RingRows
+from tensordict_memmap.dataset.rows import Rows
+from tensordict_memmap.schema.node import leaves
+from tensordict_memmap.schema.plan import plan
+
+__all__ = ["as_html", "as_text"]
+
+
+class _Column(NamedTuple):
+    key: str
+    dtype: str
+    shape: str
+    nbytes: int
+
+
+def _columns(rows: Any) -> list[_Column]:
+    """The columns of the rows of a dataset; no row is read."""
+    count = len(rows)
+    held = rows.rows if isinstance(rows, RemoteRows) else rows
+    fixed = held.fixed if isinstance(held, Rows) else held.slots if isinstance(held, RingRows) else held
+    found = []
+    for leaf in leaves(plan(fixed)):
+        row = leaf.shape[1:]
+        dtype, nbytes = str(leaf.dtype).removeprefix("torch."), count * prod(row) * leaf.dtype.itemsize
+        found.append(_Column(".".join(leaf.key), dtype, str(list(row)), nbytes))
+    for key, reader in held.ragged.items() if isinstance(held, Rows) else ():
+        is_tensor = reader.state.kind == TENSOR
+        dtype = str(reader.leaf.dtype).removeprefix("torch.") if is_tensor else reader.state.kind
+        shape = str(["*", *reader.state.row]).replace("'", "") if is_tensor else ""
+        found.append(_Column(".".join(key), dtype, shape, reader.values.nbytes))
+    return found
+
+
+def as_text(name: str, path: str, rows: Any) -> str:
+    """One line for each column, then the path, the size and the number of rows."""
+    columns = _columns(rows)
+    lines = [f"    {one.key}: {one.dtype}{one.shape}, {one.nbytes:,} bytes,\n" for one in columns]
+    total = sum(one.nbytes for one in columns)
+    return f"{name}(\n{''.join(lines)}    path={path!r}, bytes={total}, rows={len(rows)})"
+
+
+def as_html(name: str, path: str, rows: Any) -> str:
+    """A folding table of the columns."""
+    columns = _columns(rows)
+    total = sum(one.nbytes for one in columns)
+    cells = [(one.key, one.shape, one.dtype, f"{one.nbytes:,}") for one in columns]
+    head = "".join(f"<th>{title}</th>" for title in ("key", "shape of a row", "dtype", "bytes"))
+    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells)
+    title = f"<strong>{escape(name)}</strong>: {len(rows):,} rows, {total:,} bytes in {escape(path)}"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<details open style='font-family:monospace'><summary>{title}</summary>{table}</details>"
