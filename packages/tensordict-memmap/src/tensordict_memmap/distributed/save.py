@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -33,6 +34,7 @@ from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.future import Cancelled, Progress
 from tensordict_memmap.engine.sink import error_context, is_mapping_fast
+from tensordict_memmap.engine.tuning import DISK_THREADS
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.job import Run
@@ -160,10 +162,8 @@ class ShardedSave:
                 raise self.error from None
             raise
 
-    def _threads(self, link: Link) -> int | None:
+    def _threads(self, link: Link) -> int:
         """The threads of this rank: those of the machine, divided by the ranks on it."""
-        if self.options.durable:  # they wait for the disk
-            return self.options.num_threads
         here = link.hosts.count(link.hosts[self.team.index])
         return self.options.num_threads or max(executor.default_threads() // here, 1)
 
@@ -217,7 +217,8 @@ class ShardedSave:
         run.check_cancelled()
         writes = writes_of(head["staged"], layout, share, form.keys, form.shapes(), form.parts, maps=head["maps"])
         self._tell_total(form, share)
-        run.write_files(writes)
+        many = run.durable and len(writes) > DISK_THREADS and not self.options.num_threads
+        (replace(run, threads=None) if many else run).write_files(writes)  # many threads wait for syncs of many files
         if run.durable and self.team.is_coordinator:
             written = {write.path for write in writes}
             for number, path in enumerate(layout.files):  # those of which this rank wrote the header only
