@@ -36,6 +36,7 @@ from tensordict_core.ops.compat.options import (
     LoadOptions,
     MemmapLikeOptions,
     MemmapOptions,
+    RankSaveOptions,
     SaveOptions,
 )
 from tensordict_core.ops.factories.spec import OpSpec, operations
@@ -60,6 +61,7 @@ __all__ = [
     "Node",
     "OpSpec",
     "Primitives",
+    "RankSaveOptions",
     "Rows",
     "SaveOptions",
     "ShapeOp",
