@@ -194,3 +194,53 @@ def test_a_key_through_a_leaf_is_named_by_split_keys():
 def test_a_tensordict_is_renamed_to_something():
     with pytest.raises(ValueError, match="got none"):
         TensorDict({}).rename()
+
+
+# reads ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_value_without_a_default_is_an_error():
+    td = TensorDict({"a": torch.zeros(2), "n": {"s": "text"}})
+    assert td.get_non_tensor(("n", "s")) == "text" and td.get_non_tensor("z", None) is None
+    assert td.get_non_tensor("z", "default") == "default"
+    for key in ("z", ("n", "z")):
+        with pytest.raises(KeyError, match="z"):
+            td.get_non_tensor(key)
+
+
+def test_the_empty_tuple_is_no_key():
+    for read in (lambda td: td.get(()), lambda td: td.get((), None)):
+        with pytest.raises(KeyError, match="empty tuple is not a key"):
+            read(TensorDict({"a": 1}))
+
+
+def test_one_limit_keeps_the_lock_and_two_limits_do_not():
+    td = TensorDict({"a": torch.zeros(2)}, lock=True)
+    assert td.clamp(1).is_locked and td.clamp(max=1).is_locked and not td.clamp(0, 1).is_locked
+
+
+def test_plain_tensors_of_a_tensordict_include_its_parameters():
+    weight = torch.nn.Parameter(torch.zeros(2))
+    assert TensorDict({"w": weight}).as_tensor()["w"] is weight
+
+
+# non-tensor data -----------------------------------------------------------------------------------------------------
+
+
+def test_non_tensor_data_stay_non_tensor_data_in_copies():
+    for data in (NonTensorData("a", batch_size=[2]), NonTensorStack("a", "b")):
+        for copied in (data.to_tensordict(), data.empty(), data.empty(recurse=True), data.pin_memory()):
+            assert type(copied) is type(data) and copied.tolist() == data.tolist() and copied.batch_size == (2,)
+
+
+def test_a_stack_of_values_has_elements():
+    stack = NonTensorStack.from_list([["a", "b"], ["c", "d"]])
+    assert stack.stack_dim == 0 and [part.tolist() for part in stack.tensordicts] == [["a", "b"], ["c", "d"]]
+    assert NonTensorStack.from_nontensordata(NonTensorData("a", batch_size=[2, 1])).tolist() == [["a"], ["a"]]
+    assert type(NonTensorStack.from_nontensordata(NonTensorData("a"))) is NonTensorData
+
+
+def test_one_value_for_all_positions_is_not_written_at_one():
+    for error in (ValueError, RuntimeError):
+        with pytest.raises(error, match="one value for all positions"):
+            NonTensorData("a", batch_size=[2])[0] = NonTensorData("b")

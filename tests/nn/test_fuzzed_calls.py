@@ -51,3 +51,10 @@ def test_vmap_maps_a_subclass_of_parameters():
 
     weights = Weights(TensorDict({"a": torch.arange(3.0)}, [3]))
     assert torch.vmap(lambda row: row["a"] + 1)(weights).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_key_that_is_not_written_cannot_be_selected():
+    module = TensorDictModule(nn.Linear(3, 4), in_keys=["a"], out_keys=["b"])
+    for error in (ValueError, RuntimeError):
+        with pytest.raises(error, match="not among the out_keys"):
+            module.select_out_keys("c")

@@ -16,6 +16,9 @@ __all__ = ["Difference", "Outcome", "describe", "differences"]
 _SAME_NAME = {"_SubTensorDict": "SubTensorDict", "TensorDictView": "SubTensorDict", "_LockedNonTensorStack": ""}
 
 
+_ITERABLES = ("view", "keys", "values", "items", "ator")
+
+
 @dataclass(frozen=True)
 class Difference:
     """One difference: where it is, of what kind, and what both libraries give there."""
@@ -137,7 +140,7 @@ def _describe(value: Any, source: set[int], depth: int) -> Any:
         ]
     if isinstance(value, str | int | float | complex | bool | None | torch.dtype | torch.device):
         return value
-    if hasattr(value, "__iter__") and type(value).__name__.endswith(("View", "Keys", "Values", "Items", "ator")):
+    if hasattr(value, "__iter__") and type(value).__name__.lower().endswith(_ITERABLES):
         return ["iterable"] + [describe(entry, source, depth + 1) for entry in value]
     if isinstance(value, type):
         return ("type", _SAME_NAME.get(value.__name__, value.__name__))
@@ -219,6 +222,8 @@ def differences(theirs: Any, ours: Any, place: str = "result") -> Iterator[Diffe
             yield Difference(place, "length", str(len(theirs)), str(len(ours)))
         for i, (a, b) in enumerate(zip(theirs, ours, strict=False)):
             yield from differences(a, b, f"{place}[{i - 1}]")
+    elif isinstance(theirs, Broken):  # neither can be read
+        return
     elif not _equal(theirs, ours):
         yield Difference(place, "value", _word(theirs), _word(ours))
 

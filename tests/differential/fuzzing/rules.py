@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from fuzzing import structures
 from fuzzing.calls import Program
 from fuzzing.outcomes import Difference
 
@@ -37,6 +39,22 @@ def _kind(difference: Difference, theirs: str, ours: str) -> bool:
     return difference.kind == "kind" and (difference.theirs, difference.ours) == (theirs, ours)
 
 
+def _tensors(node: Any) -> int:
+    """The number of tensors in a container."""
+    if isinstance(node, structures.Node):
+        return sum(map(_tensors, (*node.entries.values(), *node.elements)))
+    return int(isinstance(node, structures.Tensor))
+
+
+def _checks_what_is_empty(program: Program, difference: Difference) -> bool:
+    """Whether the reference lets a call pass, or gives ``None``, because there is no tensor that it could meet."""
+    if _tensors(program.x):
+        return False
+    if difference.kind == "kind" and difference.place == "result" and difference.theirs == "None":
+        return True
+    return difference.kind.startswith("result > ") and "Leaf(" not in difference.theirs
+
+
 CLASS = frozenset(("class",))
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",
@@ -48,6 +66,14 @@ STRICT = (
     *("maximum_", "minimum_", "lerp", "lerp_", "addcmul", "addcdiv", "addcmul_", "addcdiv_", "copy_", "mul_", "add_"),
     *("sub_", "div_", "pow_", "clamp_max_", "clamp_min_", "logical_and_", "logical_or_", "logical_xor_", "mod_"),
     *("bitwise_and_", "floor_divide_", "inplace +", "inplace -", "inplace *", "inplace /", "inplace **"),
+)
+
+BINARY = tuple(f"{side} {symbol}" for side in ("operator", "reflected") for symbol in ("+", "-", "*", "/", "**"))
+
+ALL_KEYS = (*STRICT, "lerp", "maximum", "minimum")
+NOT_COMPARED = (
+    *("logsumexp", "amax", "amin", "clamp_max", "clamp_min", "addcmul", "addcdiv", *BINARY, *COMPARES),
+    *("operator ^", "reflected ^", "operator &", "operator |"),
 )
 
 RULES = (
@@ -140,6 +166,248 @@ RULES = (
         ),
     ),
     Rule("names after comparisons", lambda p, d: p.call.name in COMPARES and d.kind == "names"),
+    Rule(
+        "names after `expand_as`, `broadcast_to`",
+        lambda p, d: (
+            d.kind == "names"
+            and p.call.name
+            in (
+                *("expand_as", "broadcast_to", "repeat_interleave", "tile", "masked_select", "pad_sequence", "flatten"),
+                *("operator ^", "operator &", "operator |", "bitwise_and", "reflected ^"),
+            )
+        ),
+    ),
+    Rule("names of non-tensor values", lambda p, d: d.kind == "names" and "NonTensor" in " ".join(p.lines())),
+    Rule(
+        "nested tensordicts of more batch dimensions in a tensordict with names",
+        lambda p, d: "the length of the dimension names must equate" in d.theirs,
+    ),
+    Rule(
+        "a `TensorDictParams` of tensorclasses",
+        lambda p, d: _has(p, "params") and "whose entries cannot be parameters" in d.ours,
+    ),
+    Rule(
+        "`TensorDictParams(stack)` of a lazy stack",
+        lambda p, d: _has(p, "params") and "Using a LazyStackedTensorDict within a TensorDictParams" in d.theirs,
+    ),
+    Rule(
+        '`params["nested"]` of a `TensorDictParams`',
+        lambda p, d: d.place.startswith("construct.x") and d.kind in ("kind", "grad") and _has(p, "params"),
+    ),
+    Rule(
+        "`params.mul_(2)` and other in-place operations",
+        lambda p, d: _has(p, "params") and _both_refuse(d) and d.theirs.startswith("RuntimeError: a leaf Variable"),
+    ),
+    Rule(
+        "the order of `list(td.keys(True))`",
+        lambda p, d: p.call.name in ("keys", "keys nested") and d.place.startswith("result["),
+    ),
+    Rule(
+        "`td.items(sort=True)`",
+        lambda p, d: p.call.name in ("keys", "items", "values") and d.ours in ("'iterable'", "iterable"),
+    ),
+    Rule(
+        "keys that are no fields of a tensorclass",
+        lambda p, d: _has(p, "class") and d.kind == "result > UnknownFieldError",
+    ),
+    Rule(
+        "`Point.from_dict_instance` and other constructors",
+        lambda p, d: _has(p, "class") and _both_refuse(d) and p.call.name.startswith("from_"),
+    ),
+    Rule("invalid arguments of an operation of a tensordict without tensors", _checks_what_is_empty),
+    Rule(
+        "whether `split_keys`, `separates`",
+        lambda p, d: (
+            d.kind == "shares"
+            and "lazy" in p.x.label
+            and p.call.name
+            in ("split_keys", "separates", "rename_keys", "flatten", "torch.flatten", "repeat_interleave", "reshape")
+        ),
+    ),
+    Rule(
+        "`batch_dims=` of `from_any`",
+        lambda p, d: (
+            p.call.name in ("from_any", "from_pytree", "from_tuple")
+            and d.kind in ("batch", "names")
+            and "batch_dims" in str(p.call)
+        ),
+    ),
+    Rule(
+        "`batch_size=` together with `batch_dims=`",
+        lambda p, d: p.call.name.startswith("from_") and "both determine the batch size" in d.ours,
+    ),
+    Rule(
+        "`td.view([3], size=[1, 3])`",
+        lambda p, d: p.call.name in ("view", "reshape", "unsqueeze", "permute") and "once" in d.ours,
+    ),
+    Rule("`td.mod(tensor)`", lambda p, d: p.call.name in ("mod", "operator %", "mod_")),
+    Rule("`tc.to_namedtuple()`", lambda p, d: p.call.name == "to_namedtuple" and _has(p, "class")),
+    Rule("`tc.non_tensor_items()`", lambda p, d: p.call.name == "non_tensor_items" and _has(p, "class")),
+    Rule('`tc.pop("label")`', lambda p, d: p.call.name in ("pop", "popitem") and _has(p, "class")),
+    Rule('`td.get_at("a", idx=0)`', lambda p, d: d.theirs == "TypeError: index argument missing from get_at"),
+    Rule(
+        "`td.grad` of tensors without gradients",
+        lambda p, d: p.call.name == "property grad" and d.ours in ("None", "NoneType"),
+    ),
+    Rule(
+        "operations that torch has for tensors",
+        lambda p, d: _works(d, "TypeError: _unbind()", "TypeError: view() received", "TypeError: clamp() received"),
+    ),
+    Rule(
+        "`default=` of an operation whose operand is a tensor",
+        lambda p, d: "default=" in str(p.call) and d.theirs.startswith("TypeError: ") and "received" in d.theirs,
+    ),
+    Rule(
+        "the locks of results of `pow",
+        lambda p, d: d.kind == "locked" and ("default=" in str(p.call) or not _tensors(p.x)),
+    ),
+    Rule(
+        "nested tensordicts without entries",
+        lambda p, d: d.kind == "keys" and not d.place.startswith("construct") and "{}" in " ".join(p.lines()),
+    ),
+    Rule(
+        "nested batch sizes after `max`, `min`, `cummax`",
+        lambda p, d: (
+            p.call.name in ("max", "min", "cummax", "cummin")
+            and d.kind in ("batch", "names", "kind", "KeyError > result")
+        ),
+    ),
+    Rule(
+        "non-tensor values after comparisons, `^`, `logsumexp`",
+        lambda p, d: d.kind in ("kind", "keys") and "NonTensor" in " ".join(p.lines()) and p.call.name in NOT_COMPARED,
+    ),
+    Rule(
+        "a tensor beside an `UnbatchedTensor`",
+        lambda p, d: "an operand of shape" in d.ours and "UnbatchedTensor" in " ".join(p.lines()),
+    ),
+    Rule(
+        "`UnbatchedTensor` entries of reductions",
+        lambda p, d: (
+            "UnbatchedTensor" in " ".join(p.lines())
+            and (
+                (d.kind in ("shares", "values", "dtype", "shape") and d.place.endswith(".data"))
+                or (
+                    p.call.name in ("pad", "auto_batch_size_", "amin", "amax", "new_tensor")
+                    and d.kind in ("batch", "kind")
+                )
+            )
+        ),
+    ),
+    Rule(
+        "the batch size of a lazy stack that is set",
+        lambda p, d: p.call.name == "setattr batch_size" and _works(d, "RuntimeError: Received a new"),
+    ),
+    Rule("`lazy.to(batch_size=...)`", lambda p, d: _works(d, "TypeError: Cannot pass batch-size")),
+    Rule(
+        "`torch.vmap` over the stack dim of a lazy stack",
+        lambda p, d: p.call.name == "vmap" and "lazy" in p.x.label,
+    ),
+    Rule(
+        "`tensor < lazy` of an operand of more dimensions",
+        lambda p, d: (
+            p.call.name.startswith("reflected")
+            and "lazy" in p.x.label
+            and d.theirs.startswith(("RuntimeError: Attempting to broadcast", "LazyStackedTensorDict"))
+        ),
+    ),
+    Rule(
+        "identity operations of a `TensorDictParams`",
+        lambda p, d: (
+            _has(p, "params")
+            and d.kind == "kind"
+            and (d.theirs, d.ours) in (("Parameter", "Tensor"), ("Tensor", "Parameter"))
+        ),
+    ),
+    Rule(
+        "operations of a `TensorDictParams` without tensors",
+        lambda p, d: (
+            _has(p, "params")
+            and not _tensors(p.x)
+            and d.kind in ("kind", "locked")
+            and "TensorDict" in d.theirs + d.ours
+        ),
+    ),
+    Rule(
+        '`("a", "b") in stack.keys()`',
+        lambda p, d: p.call.name == "contains" and "lazy" in p.x.label and d.theirs == "True",
+    ),
+    Rule(
+        "an argument of a wrong type",
+        lambda p, d: _works(
+            d,
+            "TypeError: 'list' object is not callable",
+            "TypeError: 'tuple' object is not callable",
+            "TypeError: 'object' object is not callable",
+        ),
+    ),
+    Rule(
+        "in-place operations of a lazy stack with an operand of more dimensions",
+        lambda p, d: (
+            "lazy" in p.x.label
+            and d.kind == "result > RuntimeError"
+            and (p.call.name.endswith("_") or p.call.name.startswith("inplace"))
+        ),
+    ),
+    Rule(
+        "`td.apply_(fn)` where the result has another shape",
+        lambda p, d: p.call.name in ("apply", "apply_", "named_apply") and d.kind == "result > InPlaceShapeError",
+    ),
+    Rule(
+        "in-place and ternary operations of a tensordict with more keys",
+        lambda p, d: p.call.name in ALL_KEYS and d.kind.endswith("> KeyError") and _both_refuse(d),
+    ),
+    Rule("`td.flatten()` without batch dimensions", lambda p, d: p.call.name == "flatten" and not p.x.batch),
+    Rule(
+        '`td.get_at("a", idx=0)`',
+        lambda p, d: p.call.name == "get_at" and "multiple values for argument 'idx'" in d.theirs,
+    ),
+    Rule(
+        "a dim far out of range in `stack`",
+        lambda p, d: (
+            p.call.name in ("stack", "lazy_stack", "dense_stack_tds", "maybe_dense_stack", "torch.stack")
+            and d.kind == "result > DimensionError"
+        ),
+    ),
+    Rule(
+        "which tensorclass operations return the instance",
+        lambda p, d: d.place == "is x" and _has(p, "class") and p.call.name != "iter",
+    ),
+    Rule(
+        "`td.rot90(k=0)` and other rotations",
+        lambda p, d: d.place == "is x" and p.call.name == "rot90",
+    ),
+    Rule(
+        "an argument of a wrong type",
+        lambda p, d: p.junk and d.kind.startswith("result > ") and "NotAnIndex" not in d.kind,
+    ),
+    Rule(
+        "`LazyStackedTensorDict.from_list(..., batch_size=",
+        lambda p, d: p.call.name == "from_list" and "batch_size=" in str(p.call) and "lazy" in p.x.label,
+    ),
+    Rule(
+        '`td.set_(("new", "x"), value)`',
+        lambda p, d: p.call.name == "set_" and d.ours.startswith('KeyError: "key ('),
+    ),
+    Rule(
+        "a wrong argument that meets an error inside the reference first",
+        lambda p, d: (
+            _both_refuse(d)
+            and d.theirs.startswith(
+                (
+                    "AttributeError: 'Tensor' object has no attribute",
+                    "AttributeError: 'Parameter' object has no attribute",
+                    "AttributeError: 'NoneType' object has no attribute",
+                    "IndexError: tuple index out of range",
+                    "IndexError: list index out of range",
+                    "TypeError: _set_at_() got",
+                    "TypeError: Expected value to be one of types",
+                    "RuntimeError: Tensor list must have",
+                    "RuntimeError: key should be a Sequence",
+                    "ValueError: torch.cat(): expected a non-empty list",
+                )
+            )
+        ),
+    ),
     Rule(
         "names after `reshape` and `view`",
         lambda p, d: p.call.name in ("view", "reshape", "unflatten") and d.kind == "names",

@@ -39,6 +39,10 @@ class MissingDistributionError(RuntimeError, ValueError):
     """A sequence has no probabilistic module."""
 
 
+class UnknownOutKeysError(ValueError, RuntimeError):
+    """Selected keys are not among those that a module writes."""
+
+
 class MissingInputsError(KeyError, ValueError):
     """Inputs of a module are not in the tensordict."""
 
@@ -244,9 +248,9 @@ def bad_inplace(value: Any, allowed: str) -> ValueError:
     return ValueError(f"inplace={value!r} is not one of {allowed}; the documentation of the class describes each")
 
 
-def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]) -> ValueError:
+def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]) -> UnknownOutKeysError:
     """The module does not write a selected key."""
-    return ValueError(
+    return UnknownOutKeysError(
         f"the keys {_list(absent)} are not among the out_keys {_list(out_keys)} of {type(module).__name__}; "
         "select others"
     )

@@ -76,6 +76,8 @@ class Access(Node):
             return self._absent(key, default) if value is None else value
         if not isinstance(key, tuple):
             return self.get(_as_plain(key), default)
+        if not key:
+            raise errors.empty_key()
         node: Any = self
         for depth, name in enumerate(key):
             if type(name) is not str:
@@ -110,13 +112,16 @@ class Access(Node):
             holder, node = node, value
         return node._entry_value(holder, path[-1]) if isinstance(node, Node) else node
 
-    def get_non_tensor(self, key: NestedKey, default: Any = None) -> Any:
+    def get_non_tensor(self, key: NestedKey, default: Any = NO_DEFAULT) -> Any:
         """Return the value of a non-tensor entry, unwrapped, and other entries as ``get`` does.
+
+        Raises:
+            KeyError: There is no such key, and no ``default``.
 
         >>> TensorDict({"s": "text"}).get_non_tensor("s")
         'text'
         """
-        value = self.get(key, None)
+        value = self.get(key, NO_DEFAULT if default is NO_DEFAULT else None)
         if value is None:
             return default
         return self._get_path_value((key,)) if isinstance(value, Node) else value

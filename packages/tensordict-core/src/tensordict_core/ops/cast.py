@@ -28,6 +28,9 @@ __all__ = ["CastFilter", "Casting", "pinned"]
 CastFilter: TypeAlias = "Callable[[tuple[str, ...], Any], bool]"
 """Predicate on the key and the value of a leaf: whether its dtype is cast."""
 
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+"""The types of leaves that `as_tensor` keeps."""
+
 
 def _cast_leaves(td: Any, leaves: list[Tensor], dtype: Any, cast_filter: CastFilter | None) -> list[Tensor]:
     """Return ``leaves`` cast to a dtype, except those whose leaf of ``td`` the filter rejects."""
@@ -327,11 +330,12 @@ class Casting(DtypeCasts):
     def as_tensor(self) -> Self:
         """Return the same entries with every leaf as a plain tensor, without a copy.
 
-        Subclasses of `torch.Tensor` (memory-mapped tensors, parameters, ...) become views of their data.
+        Subclasses of `torch.Tensor` (memory-mapped tensors, ...) become views of their data; parameters stay.
 
-        >>> td = TensorDict({"a": torch.nn.Parameter(torch.zeros(2))})
-        >>> type(td.as_tensor()["a"]) is torch.Tensor
-        True
+        >>> class Image(torch.Tensor): ...
+        >>> td = TensorDict({"a": torch.zeros(2).as_subclass(Image), "w": torch.nn.Parameter(torch.zeros(2))})
+        >>> [type(leaf).__name__ for leaf in td.as_tensor().values()]
+        ['Tensor', 'Parameter']
         """
-        leaves = [leaf if type(leaf) is Tensor else leaf.as_subclass(Tensor) for leaf in self._leaves()]
+        leaves = [leaf if type(leaf) in _PLAIN else leaf.as_subclass(Tensor) for leaf in self._leaves()]
         return self._rebuild(iter(leaves), SAME)

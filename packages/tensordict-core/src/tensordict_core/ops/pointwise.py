@@ -149,8 +149,8 @@ class Pointwise(Node):
             raise errors.NoLimitError("clamp needs min, max or both; give at least one limit")
         result = self if min is None else self.clamp_min(min)
         result = result if max is None else result.clamp_max(max)
-        if self._locked:
-            result = result._clone(False)  # unlocked
+        if self._locked and min is not None and max is not None:
+            result = result._clone(False)  # unlocked, as in the reference
         return result if out is None else write_out("clamp", result, out)
 
     def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:

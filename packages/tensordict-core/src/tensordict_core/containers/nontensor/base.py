@@ -314,6 +314,18 @@ class NonTensorDataBase(SharesValues, abstract=True):
         """The value, or the nested list of values, as it stands in the dictionary of a tensordict."""
         return self._plain_value()
 
+    def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
+        """A copy: values stay non-tensor data."""
+        return self._clone(True)
+
+    def empty(self, recurse: bool = False, **options: Any) -> Any:
+        """A copy: values have no entries that could be left out."""
+        return self._clone(True)
+
+    def pin_memory(self, *args: Any, **kwargs: Any) -> Any:
+        """Itself: values are in the memory of Python."""
+        return self
+
     # comparisons and choice ------------------------------------------------------------------------------------------
 
     def _has_values_of(self, other: Any) -> bool:

@@ -136,7 +136,7 @@ class NonTensorData(NonTensorDataBase):
         return self._at_positions(None, how.meta(self._meta))
 
     def _index_put(self, index: Index, value: Any) -> None:
-        raise RuntimeError(
+        raise errors.SizeError(
             "NonTensorData has one value for all positions, so one of them cannot be written alone; "
             "set the entry of the tensordict that holds it (td[index] = other), which makes a NonTensorStack of it"
         )
@@ -275,6 +275,25 @@ class NonTensorStack(NonTensorDataBase):
         if row_dims == 0 or not meta.batch_size:
             return NonTensorData._make(rows[0], meta)
         return cls._make(rows, meta, row_dims)
+
+    @classmethod
+    def from_nontensordata(cls, non_tensor: NonTensorData) -> Any:
+        """A stack of the value of each position of `NonTensorData`; the same data without batch dimensions.
+
+        >>> NonTensorStack.from_nontensordata(NonTensorData("a", batch_size=[2])).tolist()
+        ['a', 'a']
+        """
+        return cls._of(non_tensor._flat_values(), non_tensor._meta)
+
+    @property
+    def stack_dim(self) -> int:
+        """The dimension along which `tensordicts` are stacked: the first."""
+        return 0
+
+    @property
+    def tensordicts(self) -> list[Any]:
+        """The values along the first dimension, as non-tensor data of their own."""
+        return list(self._unbind(0))
 
     @property
     def _rows(self) -> list[Any]:
