@@ -1,0 +1,84 @@
+"""Single calls that the differential fuzzer and lists of arguments found, each run on the reference and on these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from side_by_side import Row, assert_same
+from torch import nn
+
+
+def flat(lib: Any) -> Any:
+    return lib.TensorDict({"a": torch.arange(3.0), "n": {"b": torch.zeros(3, 2)}, "s": "text"}, [3])
+
+
+def lazy(lib: Any) -> Any:
+    return lib.lazy_stack([lib.TensorDict({"a": torch.full((3,), float(i))}, [3]) for i in range(2)])
+
+
+def value(lib: Any) -> Any:
+    return lib.NonTensorData("a", batch_size=[2])
+
+
+def values(lib: Any) -> Any:
+    return lib.NonTensorStack("a", "b")
+
+
+def subclass(lib: Any) -> Any:
+    return type("Batch", (lib.TensorDict,), {})
+
+
+CALLS: dict[str, Row] = {
+    "transpose of a dim with itself": lambda lib: (td := lazy(lib)).transpose(0, -2) is td,
+    "movedim to its place": lambda lib: (td := lazy(lib)).movedim(1, 1) is td,
+    "expand of one value": lambda lib: flat(lib)[:1].expand(3).get("s"),
+    "broadcast_to of one value": lambda lib: flat(lib).broadcast_to((2, 3)).get("s"),
+    "expand to more dims of one value": lambda lib: flat(lib).expand(2, 3).get("s"),
+    "rot90 of one dim": lambda lib: flat(lib).rot90(1, 0),
+    "is_contiguous of values": lambda lib: lib.TensorDict({"s": values(lib)}, [2]).is_contiguous(),
+    "lock of a sum with a tensor": lambda lib: (flat(lib).select("a").lock_() + torch.ones(3)).is_locked,
+    "lock of a sum with a number": lambda lib: (flat(lib).select("a").lock_() + 1).is_locked,
+    "lock of where": lambda lib: (td := flat(lib).lock_()).where(torch.ones(3, dtype=torch.bool), td).is_locked,
+    "lock of type": lambda lib: flat(lib).lock_().type(torch.float64).is_locked,
+    "lock of clamp": lambda lib: [flat(lib).select("a").lock_().clamp(*c).is_locked for c in ((1,), (0, 1))],
+    "from_list of a subclass": lambda lib: type(subclass(lib).from_list([{"a": 1}] * 2)).__name__,
+    "from_any of a subclass": lambda lib: type(subclass(lib).from_any({"a": 1})).__name__,
+    "from_module of a subclass": lambda lib: type(subclass(lib).from_module(nn.Linear(2, 2))).__name__,
+    "from_list of lazy stacks": lambda lib: type(lib.LazyStackedTensorDict.from_list([{"a": 1}] * 2)).__name__,
+    "from_list of another length": lambda lib: lib.TensorDict.from_list([{"a": 1}] * 2, batch_size=[3]),
+    "from_dict of parameters": lambda lib: type(lib.TensorDictParams.from_dict({"a": torch.zeros(2)})["a"]).__name__,
+    "names of new_zeros": lambda lib: lib.TensorDict({}, [3, 4], names=["x", "y"]).new_zeros(2, 3, 4).names,
+    "set_ of one number": lambda lib: lib.TensorDict({"a": torch.zeros(3)}).set_("a", 1.0),
+    "update_ of one number": lambda lib: flat(lib).update_({"a": 2.0}),
+    "update_at_ of no key": lambda lib: flat(lib).update_at_({"a": 1.0, "z": torch.ones(7)}, 0, keys_to_update=["q"]),
+    "order of a selection in place": lambda lib: list(flat(lib).select("n", "a", inplace=True).keys()),
+    "split_keys through a leaf": lambda lib: flat(lib).split_keys([("a", "b")]),
+    "rename to nothing": lambda lib: lib.TensorDict({}).rename(),
+    "get of the empty tuple": lambda lib: flat(lib).get(()),
+    "get_non_tensor of a missing key": lambda lib: flat(lib).get_non_tensor("z"),
+    "append to a list of values": lambda lib: (td := lib.TensorDict({"s": values(lib)}, [2]))["s"].append("z") or td,
+    "vmap of a subclass": lambda lib: torch.vmap(lambda row: row["a"] + 1)(subclass(lib)({"a": torch.ones(3)}, [3])),
+    "to_tensordict of a value": lambda lib: value(lib).to_tensordict(),
+    "empty of values": lambda lib: values(lib).empty(),
+    "elements of values": lambda lib: (values(lib).stack_dim, values(lib).tensordicts),
+    "values of one": lambda lib: lib.NonTensorStack.from_nontensordata(value(lib)),
+    "one value written at an index": lambda lib: value(lib).__setitem__(0, lib.NonTensorData("b")),
+    "as_tensor of parameters": lambda lib: type(lib.TensorDict({"a": nn.Parameter(torch.ones(2))}).as_tensor()["a"]),
+    "from_struct_array of a subclass": lambda lib: (
+        type(subclass(lib).from_struct_array(np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]))).__name__
+    ),
+    "out keys that are not written": lambda lib: lib.TensorDictModule(nn.Linear(2, 2), ["a"], ["b"]).select_out_keys(
+        "c"
+    ),
+    "results under keys": lambda lib: lib.TensorDictModule(nn.Linear(2, 2), ["a"], ["b"])._write_to_tensordict(
+        lib.TensorDict({}), [torch.ones(2)]
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_call_gives_the_same(call: Row):
+    assert_same(call)
