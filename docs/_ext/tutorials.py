@@ -85,9 +85,10 @@ def build(app: Sphinx) -> None:
         return
     folder = Path(app.srcdir) / "_build" / "tutorials"
     folder.mkdir(parents=True, exist_ok=True)
+    looks = (Path(__file__).parent / "matplotlibrc").read_text()
     for page in sorted(Path(app.srcdir).glob(f"{TUTORIAL}*.md")):
         text = page.read_text()
-        mark = hashlib.sha256((text + sys.version).encode()).hexdigest()
+        mark = hashlib.sha256((text + looks + sys.version).encode()).hexdigest()
         path = folder / f"{page.stem}.ipynb"
         found = nbformat.read(path, 4) if path.exists() else None
         if found is None or found.metadata.get("source") != mark:

@@ -44,9 +44,13 @@ def test_a_page_has_no_fault(browser: Chromium, url: str, name: str, width: int,
     assert browser.open(f"{url}/{name}.html", width=width, dark=dark).faults() == []
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize(("name", "count"), [("index", 1), ("tutorial-ensembles", 2), ("tutorial-policies", 1)])
-def test_the_figures_of_a_page_are_shown(browser: Chromium, url: str, name: str, count: int) -> None:
-    page = browser.open(f"{url}/{name}.html")
+def test_the_figures_of_a_page_are_shown(
+    browser: Chromium, url: str, name: str, count: int, width: int, dark: bool
+) -> None:
+    page = browser.open(f"{url}/{name}.html", width=width, dark=dark)
     shown = "[...document.querySelectorAll('article img')].filter(i => i.checkVisibility() && i.naturalWidth > 300)"
     assert page.evaluate(f"{shown}.length") == count
     assert page.evaluate(f"{shown}.every(i => i.alt.length > 20)")

@@ -342,11 +342,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     @property
     def offset(self) -> int:
-        """The offset of the first element in the file, in bytes.
-
-        >>> MemoryMappedTensor.ones(3).offset
-        0
-        """
+        """The offset of the first element in the file, in bytes."""
         if self.numel() == 0:
             return self._mapping.offset
         return self._mapping.offset + self.data_ptr() - self._mapping.address
