@@ -57,6 +57,7 @@ intersphinx_disabled_reftypes = ["std:*"]
 # Every name in a signature or a docstring is a link; these are names of types that exist for annotations only.
 nitpicky = True
 nitpick_ignore_regex = [
+    ("py:.*", r"(torch|numpy|collections|asyncio|concurrent|multiprocessing)\..*"),  # what the inventories lack
     ("py:.*", r"tensordict_\w+\.\w+\..*"),  # type variables and types of private modules
     ("py:.*", "CastFilter|Dim|IsLeaf|Always.*|Progress|Cancelled|RankError|CustomContainer"),
     ("py:(obj|meth|attr)", r"([a-z_]+|list\.\w+)"),  # parameters, and words of other libraries

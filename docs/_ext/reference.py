@@ -45,6 +45,11 @@ def methods_of_containers() -> dict[str, str]:
     return {name: owner_of(td, name).__module__.removeprefix("tensordict_core.") for name in names}
 
 
+def of_torch(owner: type, name: str) -> bool:
+    """Returns whether a member implements one of a base class of another library, such as `torch.nn.Module`."""
+    return any(name in vars(base) for base in owner.__mro__ if base.__module__.split(".")[0] not in PACKAGES)
+
+
 def directive(owner: type, name: str) -> tuple[str, str]:
     """Returns a member's name with the directive that documents it."""
     if isinstance(inspect.getattr_static(owner, name), property):
