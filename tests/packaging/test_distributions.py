@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ import venv
 import zipfile
 from email.message import Message
 from email.parser import Parser
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -32,13 +34,15 @@ def build(folder: Path, out: Path, *options: str) -> None:
     """Builds with the hatchling of this environment, so that nothing is downloaded."""
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(out), *options]
     subprocess.run(
-        command, cwd=folder, check=True, capture_output=True, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}
+        command, cwd=folder, check=True, capture_output=True, env={"SOURCE_DATE_EPOCH": "1700000000"} | os.environ
     )
 
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist of every distribution."""
+    """A folder with the wheel and the sdist of every distribution: those of the session build, or built here."""
+    if "DISTRIBUTIONS" in os.environ:
+        return Path(os.environ["DISTRIBUTIONS"]).resolve()
     out = tmp_path_factory.mktemp("dist")
     for name in IMPORT_NAMES:
         build(ROOT / "packages" / name, out)
@@ -54,6 +58,14 @@ def metadata_of(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         [path] = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
         return Parser().parsestr(archive.read(path).decode())
+
+
+def version_of(name: str) -> str:
+    """The version that the source states, where `tools/set_version.py` writes it."""
+    source = ROOT / "packages" / name / "src" / IMPORT_NAMES[name]
+    place, variable = ("_aliases.py", "SUITE_") if name == "tensordict-suite" else ("__init__.py", "__")
+    [version] = re.findall(rf'^{variable}version(?:__)? = "(.*)"$', (source / place).read_text(), re.M | re.I)
+    return version
 
 
 def project_of(name: str) -> dict[str, object]:
@@ -81,7 +93,7 @@ def test_a_wheel_is_pure_python(dist, name):
 def test_the_metadata_equals_the_declarations_of_the_package(dist, name):
     metadata, project = metadata_of(wheel_of(dist, name)), project_of(name)
     assert metadata["Name"] == name
-    assert metadata["Version"] == project["version"]
+    assert metadata["Version"] == version_of(name) and "version" not in project
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "MIT"
     assert metadata.get_all("License-File") == ["LICENSE"]
@@ -96,7 +108,41 @@ def test_the_metadata_equals_the_declarations_of_the_package(dist, name):
 def test_the_version_in_the_code_is_that_of_the_metadata(name):
     if name == "tensordict-suite":  # it answers with the release of the reference that it stands in for
         return
-    assert importlib.import_module(IMPORT_NAMES[name]).__version__ == project_of(name)["version"]
+    assert importlib.import_module(IMPORT_NAMES[name]).__version__ == version_of(name)
+
+
+def test_all_distributions_have_one_version_that_the_changelog_names():
+    [version] = {version_of(name) for name in IMPORT_NAMES}
+    assert version in next(
+        line for line in (ROOT / "docs" / "changelog.md").read_text().splitlines() if line.startswith("## ")
+    )
+
+
+@each
+def test_distributions_depend_on_the_minor_version_of_each_other(name):
+    project = project_of(name)
+    required = list(chain(project["dependencies"], *project.get("optional-dependencies", {}).values()))
+    major, minor, _ = version_of(name).split(".")
+    ours = [one for one in required if one.startswith("tensordict-") and not one.startswith("tensordict-suite[")]
+    assert all(one.endswith(f">={major}.{minor},<{major}.{int(minor) + 1}") for one in ours)
+    assert bool(ours) == (name != "tensordict-core")
+
+
+def test_setting_the_version_changes_it_everywhere(tmp_path):
+    """In a copy: the version of each distribution, and the bounds that they put on each other."""
+    for folder in (ROOT / "packages").iterdir():
+        for path in (folder / "pyproject.toml", *folder.glob("src/*/__init__.py"), *folder.glob("src/*/_aliases.py")):
+            if path.exists():
+                copy = tmp_path / "packages" / path.relative_to(ROOT / "packages")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_text(path.read_text())
+    command = [sys.executable, str(ROOT / "tools" / "set_version.py"), "1.7.2", "--root", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    text = "".join(path.read_text() for path in tmp_path.rglob("*.*"))
+    assert text.count('ersion__ = "1.7.2"') == 5 and text.count('SUITE_VERSION = "1.7.2"') == 1
+    assert text.count(">=1.7,<1.8") == 9 and "<0.2" not in text
+    refused = subprocess.run([*command[:2], "one", *command[3:]], capture_output=True, text=True)
+    assert refused.returncode == 2 and "0.2.0" in refused.stderr
 
 
 @each

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+SUITE_VERSION = "0.1.0"
+"""The version of the distribution tensordict-suite; `tools/set_version.py` writes it."""
+
 RELEASE = "0.15.3"
 """The release of the reference that the suite stands in for; ``tensordict.__version__`` answers with it."""
 
