@@ -37,3 +37,13 @@ def test_one_value_stays_one_where_an_instance_is_broadcast():
 def test_the_identical_permutation_of_a_lazy_stack_is_a_new_instance():
     stack = lazy_stack([Point(torch.zeros(3), batch_size=[3])] * 2)
     assert stack.permute(0, 1) is not stack and stack.flatten(1, 1) is stack
+
+
+def test_a_class_tells_its_fields():
+    point = Point(torch.zeros(1))
+    assert [field.name for field in Point.fields()] == [field.name for field in point.fields()] == ["x", "z"]
+
+    class Table(TensorClass):
+        fields: torch.Tensor
+
+    assert Table(torch.ones(2)).fields.tolist() == [1.0, 1.0]

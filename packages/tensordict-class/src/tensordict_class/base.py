@@ -6,6 +6,7 @@ instances can be loaded. The decorator `tensorclass` makes a subclass of a plain
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -110,6 +111,9 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
             )
         if flags.frozen and "__hash__" not in cls.__dict__:
             added["__hash__"] = _hash_of_fields
+        if "fields" not in declaration.names and "fields" not in cls.__dict__:
+            # (a method of the base would refuse a field of that name)
+            added["fields"] = classmethod(dataclasses.fields)
         for name, member in added.items():
             setattr(cls, name, member)
         if cast_filter is not None:
