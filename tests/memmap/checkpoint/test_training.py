@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
+import random
 import subprocess
 import sys
 from collections import Counter, OrderedDict, deque
@@ -284,3 +285,22 @@ def test_the_error_for_the_state_of_an_optimizer_names_save_checkpoint():
     run.train(1)
     with pytest.raises(KeyError, match=r"tensordict_memmap\.save_checkpoint\(path, optimizer=optimizer\)"):
         TensorDict({"opt": run.optimizer.state_dict()})
+
+
+def test_a_damaged_random_state_is_an_error_before_anything_is_restored(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    save_checkpoint(tmp_path / "run", model=model)
+    before = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.zero_()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random.Random, "setstate", _refuse)
+        with pytest.raises(ValueError, match=r"random state of python .* is damaged .*rng=False"):
+            load_checkpoint(tmp_path / "run", model=model)
+    assert not model.weight.any()
+    load_checkpoint(tmp_path / "run", model=model)
+    assert torch.equal(model.weight, before)
+
+
+def _refuse(*args: object) -> None:
+    raise TypeError("an integer is required")

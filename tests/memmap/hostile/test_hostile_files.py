@@ -243,6 +243,7 @@ def test_the_shape_of_a_nested_tensor_is_bounded_by_its_file(tmp_path, shape, la
     assert time.monotonic() - start < 10
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch says so once a process
 @pytest.mark.parametrize("shape", [[2**40, 0], [0, 2**40], [2**40, 2, 0]])
 def test_the_components_in_a_safetensors_file_are_bounded_too(tmp_path, shape):
     record = {"batch_size": [], "names": None, "keys": {"n": {"tensor": "n", "shapes": "s", "layout": "nested"}}}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["generator_state", "is_generator", "rng_state", "set_generator_state", "set_rng_state"]
+__all__ = ["check_rng_state", "generator_state", "is_generator", "rng_state", "set_generator_state", "set_rng_state"]
 
 
 def rng_state() -> dict[str, Any]:
@@ -30,6 +30,28 @@ def rng_state() -> dict[str, Any]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
+
+
+def check_rng_state(state: Mapping[str, Any]) -> None:
+    """Checks that `set_rng_state` will take a state, which may come from a damaged file.
+
+    Raises:
+        ValueError: A part of it is missing or is no state.
+
+    >>> check_rng_state(rng_state())
+    """
+    for name, take in (
+        ("python", random.Random().setstate),
+        ("numpy", np.random.RandomState().set_state),
+        ("torch", torch.Generator().set_state),
+    ):
+        try:
+            take(state[name])
+        except (TypeError, ValueError, KeyError, RuntimeError, OverflowError, IndexError) as error:
+            raise ValueError(
+                f"the random state of {name} in the checkpoint is damaged ({error}); restore the file, or load it with "
+                "rng=False"
+            ) from None
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:

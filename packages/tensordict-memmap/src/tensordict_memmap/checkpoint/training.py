@@ -19,6 +19,7 @@ import torch
 from tensordict_core import NonTensorData, TensorCollection, TensorDict, is_tensor_collection
 from tensordict_memmap.checkpoint.delta import save_delta
 from tensordict_memmap.checkpoint.rng import (
+    check_rng_state,
     generator_state,
     is_generator,
     rng_state,
@@ -216,6 +217,8 @@ def load_checkpoint(
     generators = None
     if rng and record["rng"] is not None:
         generators = rng_of_this_rank(unpack(record["rng"], loaded, "rng"))
+        if generators is not None:
+            check_rng_state(generators)  # before anything is restored
     for name, one in objects.items():
         _restore(name, one, states[name], strict)
     if generators is not None:
