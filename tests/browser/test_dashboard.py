@@ -71,7 +71,7 @@ def test_every_graph_of_the_landing_page_has_the_points_of_thirty_commits(browse
     assert len(points) >= 12
     # a commit at which ours does not run has no point
     assert all(lines and min(lines) >= 5 for lines in points.values()), points
-    assert max(max(lines) for lines in points.values()) >= 20
+    assert max(max(lines) for lines in points.values()) >= 30
     assert page.evaluate("document.querySelectorAll('article.green').length") > 0
 
 
