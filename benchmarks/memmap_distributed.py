@@ -2,12 +2,14 @@
 
 The ranks run on one machine over gloo. ``python -m benchmarks.memmap_distributed`` runs all variants in turn, round by
 round, in the same processes, and prints medians of the slowest rank and ratios. ``--megabytes`` is the size of the
-whole checkpoint, ``--folder`` where it is written, ``--plan`` prints how long the planner takes for 100,000 leaves.
+whole checkpoint, ``--folder`` where it is written, ``--plan`` prints how long the planner takes for 100,000 leaves, and
+``--plan-dcp`` the same for ``TensorDictWriter``, whose plans are DCP's.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import shutil
 import statistics
@@ -24,6 +26,7 @@ import torch.multiprocessing as mp
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
 from tensordict_core import TensorDict
+from tensordict_memmap import TensorDictReader, TensorDictWriter
 
 LAYERS = 16
 
@@ -74,13 +77,22 @@ def ways(folder: str, tensors: dict[str, DTensor], other: dict[str, DTensor]) ->
 
     return {
         "save, ours": lambda: td.save(f"{folder}/ours.safetensors"),
+        "save, ours as DCP's storage": lambda: dcp.save(
+            dict(tensors), storage_writer=TensorDictWriter(f"{folder}/storage.safetensors")
+        ),
         "save, DCP": lambda: dcp_save(False),
         "save, DCP to safetensors, consolidated": hf,
         "durable save, ours": lambda: td.save(f"{folder}/durable.safetensors", durable=True),
         "durable save, DCP": lambda: dcp_save(True),
         "load, ours": lambda: td.load_(f"{folder}/ours.safetensors"),
+        "load, ours as DCP's storage": lambda: dcp.load(
+            dict(tensors), storage_reader=TensorDictReader(f"{folder}/storage.safetensors")
+        ),
         "load, DCP": lambda: dcp.load(dict(tensors), checkpoint_id=f"{folder}/dcp"),
         "load on another mesh, ours": lambda: across.load_(f"{folder}/ours.safetensors"),
+        "load on another mesh, ours as DCP's storage": lambda: dcp.load(
+            dict(other), storage_reader=TensorDictReader(f"{folder}/storage.safetensors")
+        ),
         "load on another mesh, DCP": lambda: dcp.load(dict(other), checkpoint_id=f"{folder}/dcp"),
         "copy to host memory": copy,
         "stall of a background save": lambda: pending.append(td.save(f"{folder}/early", return_early=True)),
@@ -121,8 +133,12 @@ def worker(rank: int, count: int, port: int, folder: str, megabytes: int, rounds
 BARS = [
     ("save, ours", "save, DCP", 2.0),
     ("save, ours", "save, DCP to safetensors, consolidated", 4.0),
+    ("save, ours as DCP's storage", "save, DCP", 2.0),
+    ("save, ours as DCP's storage", "save, DCP to safetensors, consolidated", 4.0),
     ("durable save, ours", "durable save, DCP", 1.3),
     ("load, ours", "load, DCP", 4.0),
+    ("load, ours as DCP's storage", "load, DCP", 4.0),
+    ("load on another mesh, ours as DCP's storage", "load on another mesh, DCP", 3.0),
     ("load on another mesh, ours", "load on another mesh, DCP", 3.0),
 ]
 
@@ -171,6 +187,50 @@ def plan(leaves: int, ranks: int) -> tuple[float, float, int]:
     return spent, time.perf_counter() - start, sent
 
 
+def plan_dcp(leaves: int, ranks: int) -> tuple[float, float, float]:
+    """Seconds of processor time: of the coordinator to plan and to finish, and of a load to describe the file."""
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
+    from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+    from torch.distributed.checkpoint.storage import WriteResult
+
+    plans = []
+    gc.disable()  # millions of items are made, and none is garbage
+    for rank in range(ranks):
+        forms = []
+        for kind in range(10):
+            offset, size = torch.Size((rank, 0)), torch.Size((1, kind + 1))
+            chunk = ChunkStorageMetadata(offset, size)
+            data = TensorWriteData(chunk, TensorProperties(torch.bfloat16), torch.Size((ranks, kind + 1)))
+            forms.append((offset, data))
+        items, paths = [], {}
+        for n in range(leaves):
+            offset, data = forms[n % 10]
+            name = f"model.layers.{n // 10}.weight{n % 10}"
+            items.append(WriteItem(MetadataIndex(name, offset), WriteItemType.SHARD, tensor_data=data))
+            paths[name] = ("model", name[6:])
+        if not rank:
+            items += [WriteItem(MetadataIndex(f"lr{n}"), WriteItemType.BYTE_IO) for n in range(leaves // 100)]
+        plans.append(SavePlan(items, storage_data="a host", planner_data=paths))
+    gc.enable()
+    gc.freeze()
+    folder = tempfile.mkdtemp()
+    try:
+        writer = TensorDictWriter(f"{folder}/x.safetensors")
+        writer.set_up_storage_writer(True)
+        start = time.process_time()
+        made = writer.prepare_global_plan(plans)
+        middle = time.process_time()
+        results = [WriteResult(MetadataIndex(f"lr{n}"), 4, b"0.01") for n in range(leaves // 100)]
+        writer.finish(Metadata({}), [results])
+        end = time.process_time()
+        reader = TensorDictReader(f"{folder}/x.safetensors")
+        assert len(reader.read_metadata().state_dict_metadata) == leaves + leaves // 100
+        assert len(made) == ranks
+        return middle - start, end - middle, time.process_time() - end
+    finally:
+        shutil.rmtree(folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=1024)
@@ -179,6 +239,7 @@ def main() -> None:
     parser.add_argument("--folder")
     parser.add_argument("--only", default="")
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--plan-dcp", action="store_true")
     options = parser.parse_args()
     if options.plan:
         for leaves, ranks in [(12_500, 64), (25_000, 64), (50_000, 64), (100_000, 64), (100_000, 16), (10_000, 1000)]:
@@ -186,6 +247,15 @@ def main() -> None:
             print(
                 f"{leaves:7} leaves x {ranks:4} ranks: {own:.2f} s on each rank, {all_ranks:.2f} s on the coordinator, "
                 f"{sent / 1e6:.1f} MB of messages"
+            )
+        return
+    if options.plan_dcp:
+        for leaves, ranks in [(12_500, 64), (25_000, 64), (50_000, 64), (100_000, 64)]:
+            first, last, load = plan_dcp(leaves, ranks)
+            gc.unfreeze()
+            print(
+                f"{leaves:7} leaves x {ranks:4} ranks: prepare_global_plan {first:.2f} s, finish {last:.2f} s, "
+                f"read_metadata {load:.2f} s"
             )
         return
     folder = tempfile.mkdtemp(dir=options.folder)

@@ -139,7 +139,8 @@ GUIDES = {
     "PersistentTensorDict": "stores", "TensorDictStore": "stores-redis", "LazyStackedTensorDictStore": "stores-redis",
     "TensorDictModule": "modules", "TensorDictSequential": "modules", "EnsembleModule": "tutorial-ensembles",
     "ProbabilisticTensorDictModule": "tutorial-policies", "ProbabilisticTensorDictSequential": "tutorial-policies",
-    "TensorCollection": "extension",
+    "TensorCollection": "extension", "TensorDictWriter": "distributed-checkpoints",
+    "TensorDictReader": "distributed-checkpoints",
 }  # fmt: skip
 """The guide of a class."""
 

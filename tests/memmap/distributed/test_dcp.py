@@ -377,6 +377,36 @@ def test_a_load_to_another_device_or_a_view_is_copied_in_groups(tmp_path, monkey
     same_state(load(targets, tmp_path / "x"), state)
 
 
+@pytest.mark.parametrize("name", ["run.safetensors", "run"])
+def test_dcp_loads_from_a_url(name):
+    pytest.importorskip("fsspec")
+    url = f"memory://test_dcp/{name}"
+    td = TensorDict({"a": torch.rand(50, 40), "in": {"b": torch.arange(3), "text": "hello"}})
+    td.save(url)
+    state = {"a": torch.zeros(50, 40), "in": {"b": torch.zeros(3, dtype=torch.int64), "text": ""}}
+    same_state(load(state, url), td.to_dict())
+
+
+def test_a_writer_and_a_reader_go_to_another_process_and_a_durable_save_is_synced(tmp_path):
+    writer = pickle.loads(
+        pickle.dumps(TensorDictWriter(tmp_path / "x", shard_size=200, format="safetensors", durable=True))
+    )
+    state = {"a": torch.rand(5, 4), "b": torch.rand(50), "n": 3}
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    found = {"a": torch.zeros(5, 4), "b": torch.zeros(50), "n": 0}
+    dcp.load(found, storage_reader=pickle.loads(pickle.dumps(TensorDictReader(tmp_path / "x"))), no_dist=True)
+    same_state(found, state)
+
+
+def test_a_writer_saves_again_under_another_name(tmp_path):
+    writer = TensorDictWriter(tmp_path / "0")
+    for step in (1, 2):
+        made = dcp.save({"n": step}, storage_writer=writer, checkpoint_id=tmp_path / str(step), no_dist=True)
+        assert made.storage_meta.checkpoint_id == str(tmp_path / str(step))
+    assert [load({"n": 0}, tmp_path / str(step))["n"] for step in (1, 2)] == [1, 2]
+    assert sorted(os.listdir(tmp_path)) == ["1", "2"]
+
+
 def test_the_package_does_not_import_dcp_before_it_is_used():
     code = (
         "import sys, tensordict_memmap; assert 'TensorDictWriter' in dir(tensordict_memmap)\n"
@@ -470,6 +500,21 @@ def test_uneven_shards_columns_replicas_and_plain_tensors_mix(ranks, tmp_path, t
 
     ranks.run(2, work)
     assert version_of(tmp_path / name) == 2 and os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_ranks_with_different_keys_save_one_checkpoint(ranks, tmp_path, target):
+    name, options = TARGETS[target]
+
+    def work(rank):
+        stage = {"stages": {str(rank): {"weight": torch.full((3, 2), float(rank)), "lr": rank}}, "all": torch.ones(2)}
+        dcp.save(stage, storage_writer=TensorDictWriter(tmp_path / name, durable=True, **options))
+
+    ranks.run(2, work)
+    loaded = load_memmap(tmp_path / name)
+    for rank in range(2):
+        assert loaded["stages", str(rank), "weight"].eq(rank).all() and loaded["stages", str(rank), "lr"] == rank
+    assert loaded["all"].tolist() == [1, 1]
 
 
 def test_an_async_save_stores_what_was_there_when_it_was_called(ranks, tmp_path):

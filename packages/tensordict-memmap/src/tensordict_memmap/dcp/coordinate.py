@@ -24,7 +24,7 @@ from tensordict_memmap.dcp.values import load_value
 from tensordict_memmap.distributed.assign import Assignment, Share, assign
 from tensordict_memmap.distributed.formats import Format, format_of, whole_writes
 from tensordict_memmap.distributed.layout import Layout, path_in
-from tensordict_memmap.distributed.plan import pack
+from tensordict_memmap.distributed.plan import ShardPlan, pack
 from tensordict_memmap.distributed.save import make_file
 from tensordict_memmap.engine import executor
 from tensordict_memmap.engine.sources import FileRange
@@ -62,10 +62,14 @@ class Coordinator:
         self.messages: list[bytes] = []
         self._save_id = secrets.token_hex(16)
         self._hosts = [plan.storage_data for plan in plans]
-        described = [shard_plan(plan.items) for plan in plans]
-        self._plans = [found for found, _ in described]
-        names = dict.fromkeys(name for _, values in described for name in values)
-        self._held = Described(assign(self._plans), names, paths_of(plans))
+        self._plans: list[ShardPlan] = []
+        values: dict[str, None] = {}
+        for plan in plans:
+            made, names = shard_plan(plan.items, self._plans[0].names if self._plans else None)
+            self._plans.append(made)
+            values |= dict.fromkeys(names)
+        assignment = assign(self._plans)
+        self._held = Described(assignment, values, paths_of(plans, [*assignment.names, *values]))
         for number, value in enumerate(self._held.values.values()):
             value.value = " " * (_ROOM if number else _ROOM + _ROOM_AT_LEAST)
         self._form, self._layout = self._describe()

@@ -33,11 +33,12 @@ StatePath = tuple[str | int, ...]
 """The path of an entry of a state dict; numbers are those of elements of lists."""
 
 
-def shard_plan(items: Iterable[WriteItem]) -> tuple[ShardPlan, list[str]]:
+def shard_plan(items: Iterable[WriteItem], known: list[str] | None = None) -> tuple[ShardPlan, list[str]]:
     """The parts of tensors that a plan writes, and the names of its non-tensor values.
 
     Args:
         items: the write items of one rank.
+        known: the names of the tensors of another rank, each once; the plan shares them if they are the same.
 
     >>> from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
     >>> plan, values = shard_plan(create_default_local_save_plan({"a": torch.zeros(2, 3), "b": 1}, True).items)
@@ -63,7 +64,11 @@ def shard_plan(items: Iterable[WriteItem]) -> tuple[ShardPlan, list[str]]:
             kinds.append(Kind(data.properties.dtype, tuple(data.size), (box,) if box.volume else ()))
         names.append(item.index.fqn)
         column.append(number)
-    return (plan if len(set(names)) == len(names) else _joined(plan)), values
+    if known is not None and names == known:
+        plan.names = known
+    elif len(set(names)) < len(names):
+        plan = _joined(plan)
+    return plan, values
 
 
 def _joined(plan: ShardPlan) -> ShardPlan:
@@ -86,13 +91,20 @@ def digest_of(names: Iterable[str]) -> str:
     return xxh3_128_hexdigest("\0".join(names).encode("utf-8", "surrogatepass"))
 
 
-def paths_of(plans: Sequence[SavePlan]) -> dict[str, StatePath]:
-    """The paths in the state dict by joined name, which the default planner puts into the plans."""
-    found: dict[str, StatePath] = {}
-    for plan in reversed(plans):
-        if isinstance(plan.planner_data, Mapping):
-            found |= plan.planner_data
-    return {name: path for name, path in found.items() if path}
+def paths_of(plans: Iterable[SavePlan], names: Iterable[str]) -> dict[str, StatePath]:
+    """The paths of names in the state dict, which the default planner puts into the plans; others are one key.
+
+    >>> paths_of([SavePlan([], planner_data={"a.b": ("a", "b")}), SavePlan([])], ["a.b", "c.d"])
+    {'a.b': ('a', 'b'), 'c.d': ('c.d',)}
+    """
+    left, found = list(names), dict[str, StatePath]()
+    for plan in plans:
+        data = plan.planner_data if isinstance(plan.planner_data, Mapping) else {}
+        found |= {name: data[name] for name in left if data.get(name)}
+        left = [name for name in left if name not in found]
+        if not left:
+            break
+    return found | {name: (name,) for name in left}
 
 
 def _clash(key: Path) -> ValueError:
@@ -107,7 +119,7 @@ class Described:
     Args:
         assignment: the tensors and what each rank writes.
         values: the names of the non-tensor values.
-        paths: the paths in the state dict by joined name; other entries lie at the root.
+        paths: the paths in the state dict by joined name.
 
     Attributes:
         schema: the schema.
@@ -130,11 +142,11 @@ class Described:
             # a stand-in without memory, so that formats describe it as any other
             source = torch.empty((), dtype=dtype).expand(shape)
             leaves.append(Leaf((), "", dtype, shape, source=source))
-            self._put(paths.get(name) or (name,), leaves[-1])
+            self._put(paths[name], leaves[-1])
         self._numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
         self.values = {name: Value((), "", ()) for name in values}
         for name, value in self.values.items():
-            self._put(paths.get(name) or (name,), value)
+            self._put(paths[name], value)
         check_depth(self.schema)
 
     def _put(self, path: StatePath, entry: Leaf | Value) -> None:

@@ -84,7 +84,13 @@ class TensorDictReader(StorageReader):
         self.reset(path)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Starts a new load, of another path if one is given."""
+        """Starts a new load, of another path if one is given.
+
+        >>> reader = TensorDictReader("run")
+        >>> reader.reset("other")
+        >>> reader.checkpoint_id
+        'other'
+        """
         if checkpoint_id is not None:
             self._path = local_path(os.fspath(checkpoint_id))
         self._load_id = str(uuid.uuid4())
@@ -93,7 +99,11 @@ class TensorDictReader(StorageReader):
 
     @property
     def checkpoint_id(self) -> str:
-        """The path of the save."""
+        """The path of the save.
+
+        >>> TensorDictReader("run").checkpoint_id
+        'run'
+        """
         return self._path
 
     @classmethod
@@ -113,6 +123,11 @@ class TensorDictReader(StorageReader):
         Raises:
             FileNotFoundError: There is no save.
             ValueError: The save is damaged, or two of its nested keys are the same once joined.
+
+        >>> _ = TensorDict({"a": torch.ones(2)}).save("run")
+        >>> reader = TensorDictReader("run")
+        >>> reader.read_metadata().state_dict_metadata["a"].size
+        torch.Size([2])
         """
         device = torch.device("meta") if is_remote(self._path) else None
         request = LoadRequest(mode="r", device=device, allow_pickle=self._allow_pickle, verify=self._verify)
@@ -128,16 +143,29 @@ class TensorDictReader(StorageReader):
         return Metadata(described, planner_data=paths, storage_data={}, storage_meta=meta)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Starts a load; `read_metadata` has opened the save."""
+        """Starts a load; `read_metadata` has opened the save.
+
+        >>> _ = TensorDict({"a": torch.ones(2)}).save("run")
+        >>> reader = TensorDictReader("run")
+        >>> reader.set_up_storage_reader(reader.read_metadata(), is_coordinator=True)
+        """
         if self._loaded is None:
             self.read_metadata()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Returns the plan."""
+        """Returns the plan.
+
+        >>> TensorDictReader("run").prepare_local_plan(LoadPlan([]))
+        LoadPlan(items=[], storage_data=None, planner_data=None)
+        """
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Returns the plans: ranks read on their own."""
+        """Returns the plans: ranks read on their own.
+
+        >>> len(TensorDictReader("run").prepare_global_plan([LoadPlan([]), LoadPlan([])]))
+        2
+        """
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -145,6 +173,18 @@ class TensorDictReader(StorageReader):
 
         Returns:
             A future that is done.
+
+        Raises:
+            ValueError: A file is too short, or an entry is pickled and that is not allowed; the error names the key.
+
+        >>> from torch.distributed.checkpoint import DefaultLoadPlanner
+        >>> _ = TensorDict({"a": torch.ones(2)}).save("run")
+        >>> reader = TensorDictReader("run")
+        >>> state, planner = {"a": torch.zeros(2)}, DefaultLoadPlanner()
+        >>> planner.set_up_planner(state, reader.read_metadata(), is_coordinator=True)
+        >>> reader.read_data(planner.create_local_plan(), planner).wait()
+        >>> state["a"].tolist()
+        [1.0, 1.0]
         """
         tensors = [item for item in plan.items if item.type != LoadItemType.BYTE_IO]
         if is_remote(self._path):

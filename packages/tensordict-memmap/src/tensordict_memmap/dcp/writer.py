@@ -91,7 +91,16 @@ class TensorDictWriter(StorageWriter):
         self.reset(path)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Starts a new save, to another path if one is given."""
+        """Starts a new save, to another path if one is given.
+
+        Raises:
+            ValueError: The path is a URL.
+
+        >>> writer = TensorDictWriter("run")
+        >>> writer.reset("other")
+        >>> os.path.basename(writer.checkpoint_id)
+        'other'
+        """
         self._give_up()
         self._save_id = str(uuid.uuid4())
         if checkpoint_id is not None:
@@ -105,7 +114,11 @@ class TensorDictWriter(StorageWriter):
 
     @property
     def checkpoint_id(self) -> str:
-        """The path of the save."""
+        """The path of the save.
+
+        >>> os.path.basename(TensorDictWriter("runs/1").checkpoint_id)
+        '1'
+        """
         return self._path
 
     @classmethod
@@ -118,7 +131,11 @@ class TensorDictWriter(StorageWriter):
         return not is_remote(os.fspath(checkpoint_id))
 
     def storage_meta(self) -> StorageMeta:
-        """The path and the id of the save, for planners."""
+        """The path and the id of the save, for planners.
+
+        >>> len(TensorDictWriter("run").storage_meta().save_id)
+        36
+        """
         return StorageMeta(checkpoint_id=self._path, save_id=self._save_id)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,6 +149,8 @@ class TensorDictWriter(StorageWriter):
 
         Raises:
             ValueError: ``use_collectives=False`` keeps several ranks from one checkpoint.
+
+        >>> TensorDictWriter("run").set_up_storage_writer(True)
         """
         self._give_up()
         if not kwargs.get("use_collectives", True) and dist.is_initialized() and dist.get_world_size() > 1:
@@ -141,7 +160,14 @@ class TensorDictWriter(StorageWriter):
             )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Adds to a plan what the coordinator has to know of the rank."""
+        """Adds to a plan what the coordinator has to know of the rank.
+
+        Raises:
+            ValueError: The planner caches plans, and leaves this one out.
+
+        >>> TensorDictWriter("run").prepare_local_plan(SavePlan([])).storage_data is None
+        False
+        """
         if not plan.usable:
             raise ValueError(
                 "enable_plan_caching=True hands no plan to the coordinator, which lays out the files of a save by the "
@@ -150,7 +176,16 @@ class TensorDictWriter(StorageWriter):
         return replace(plan, storage_data=host_name())
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Lays out the files, makes the staged ones, and tells each rank where its items belong."""
+        """Lays out the files, makes the staged ones, and tells each rank where its items belong.
+
+        Raises:
+            ValueError: The plans do not fit together, or leave some of a tensor out; the error names the key and rank.
+
+        >>> writer = TensorDictWriter("run")
+        >>> [plan] = writer.prepare_global_plan([writer.prepare_local_plan(SavePlan([]))])
+        >>> type(plan.storage_data)
+        <class 'bytes'>
+        """
         made = Coordinator(self._path, self._options, plans)
         made.start(Run(self._options.num_threads, self._options.durable))
         self._coordinator = made
@@ -162,6 +197,19 @@ class TensorDictWriter(StorageWriter):
 
         Returns:
             A future that is done. Its results are the non-tensor values; for tensors the files tell all.
+
+        Raises:
+            TypeError: An entry has no JSON form, or a tensor has no place in a file; the error names the key.
+            OSError: Writing fails.
+
+        >>> from torch.distributed.checkpoint import DefaultSavePlanner
+        >>> writer, planner = TensorDictWriter("run"), DefaultSavePlanner()
+        >>> planner.set_up_planner({"a": torch.ones(2)}, is_coordinator=True)
+        >>> plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+        >>> [plan] = writer.prepare_global_plan(plans)
+        >>> results = writer.write_data(plan, planner).wait()
+        >>> results
+        []
         """
         if not isinstance(plan.storage_data, bytes):
             raise ValueError(
@@ -222,7 +270,18 @@ class TensorDictWriter(StorageWriter):
         return results
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Completes the files with the non-tensor values, and makes them the current checkpoint by one rename."""
+        """Completes the files with the non-tensor values, and makes them the current checkpoint by one rename.
+
+        >>> from torch.distributed.checkpoint import DefaultSavePlanner
+        >>> writer, planner = TensorDictWriter("run"), DefaultSavePlanner()
+        >>> planner.set_up_planner({"a": torch.ones(2)}, is_coordinator=True)
+        >>> plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+        >>> [plan] = writer.prepare_global_plan(plans)
+        >>> results = writer.write_data(plan, planner).wait()
+        >>> writer.finish(metadata, [results])
+        >>> TensorDict.load("run")["a"].tolist()
+        [1.0, 1.0]
+        """
         made, self._coordinator = self._coordinator, None
         if made is None:
             raise RuntimeError("finish() ends a save that prepare_global_plan() started, and there is none; save again")
