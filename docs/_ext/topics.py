@@ -139,8 +139,7 @@ GUIDES = {
     "PersistentTensorDict": "stores", "TensorDictStore": "stores-redis", "LazyStackedTensorDictStore": "stores-redis",
     "TensorDictModule": "modules", "TensorDictSequential": "modules", "EnsembleModule": "tutorial-ensembles",
     "ProbabilisticTensorDictModule": "tutorial-policies", "ProbabilisticTensorDictSequential": "tutorial-policies",
-    "TensorCollection": "extension", "TensorDictWriter": "distributed-checkpoints",
-    "TensorDictReader": "distributed-checkpoints",
+    "TensorCollection": "extension",
 }  # fmt: skip
 """The guide of a class."""
 
