@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tqdm",
         "ray",
         "dask",
+        "tensordict_memmap_cli",  # of the same distribution: the commands that start without torch
     }
     | CORE_INTERFACE,
     "tensordict_nn": {"torch", "numpy", "cloudpickle"} | CORE_INTERFACE,
