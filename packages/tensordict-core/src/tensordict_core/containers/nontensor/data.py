@@ -287,12 +287,20 @@ class NonTensorStack(NonTensorDataBase):
 
     @property
     def stack_dim(self) -> int:
-        """The dimension along which `tensordicts` are stacked: the first."""
+        """The dimension along which `tensordicts` are stacked: the first.
+
+        >>> NonTensorStack("a", "b").stack_dim
+        0
+        """
         return 0
 
     @property
     def tensordicts(self) -> list[Any]:
-        """The values along the first dimension, as non-tensor data of their own."""
+        """The values along the first dimension, as non-tensor data of their own.
+
+        >>> [value.data for value in NonTensorStack("a", "b").tensordicts]
+        ['a', 'b']
+        """
         return list(self._unbind(0))
 
     @property
