@@ -27,7 +27,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tqdm",
         "ray",
         "dask",
-        "tensordict_memmap_cli",  # of the same distribution: the commands that start without torch
     }
     | CORE_INTERFACE,
     "tensordict_nn": {"torch", "numpy", "cloudpickle"} | CORE_INTERFACE,
@@ -49,6 +48,8 @@ OURS = set(MAY_IMPORT)
 # Distributions whose import name is another one.
 IMPORTED_AS = {"mosaicml_streaming": "streaming"}
 COMES_WITH = {"tensordict_core": {"torch", "numpy"}, "numba": {"llvmlite"}}
+# Another import package of the same distribution: the commands, which start without torch.
+BESIDE = {"tensordict_memmap": {"tensordict_memmap_cli"}}
 FOLDER = {name: PACKAGES / name.replace("_", "-") for name in OURS - {"tensordict"}} | {
     "tensordict": PACKAGES / "tensordict-suite"
 }
@@ -111,7 +112,7 @@ def violations(source: str, package: str, *, testing: bool = False) -> list[str]
     allowed = MAY_IMPORT[package] | (TEST_TOOLS if testing else set())
     for line, module, names in imported(tree):
         top = module.partition(".")[0]
-        if top == package or top in sys.stdlib_module_names:
+        if top == package or top in BESIDE.get(package, ()) or top in sys.stdlib_module_names:
             continue
         if top not in allowed:
             found.append(f"line {line}: {package} may not import {top}")
