@@ -146,9 +146,9 @@ def test_a_full_disk_leaves_the_ring_as_it_was(path, monkeypatch):
     dataset.extend(rows(0, 9))
     plain, calls = writer.write_rows, []
 
-    def fails(columns, tensors, start, threads):
+    def fails(columns, tensors, start, *options):
         calls.append(start)
-        plain(columns[:1] if start == 0 else columns, tensors[:1] if start == 0 else tensors, start, threads)
+        plain(columns[:1] if start == 0 else columns, tensors[:1] if start == 0 else tensors, start, *options)
         if start == 0:
             raise OSError("disk full")
 

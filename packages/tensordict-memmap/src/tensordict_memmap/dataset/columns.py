@@ -22,6 +22,7 @@ from tensordict_core.extension import TensorCollection
 from tensordict_memmap.dataset.ragged import match_ragged
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.engine.progress import progress_if_long
 from tensordict_memmap.engine.sink import Sink, error_context, reserve_file
 from tensordict_memmap.engine.sources import FileRange, check_memory
 from tensordict_memmap.engine.tuning import JOB_BYTES
@@ -129,8 +130,14 @@ class Column:
             self.file.close()
 
 
-def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start: int, threads: int | None) -> None:
-    """Writes the rows of a batch, one tensor for each column, starting at row ``start``."""
+def write_rows(
+    columns: Sequence[Column],
+    tensors: Sequence[torch.Tensor],
+    start: int,
+    threads: int | None,
+    pbar: bool | None = None,
+) -> None:
+    """Writes the rows of a batch, one tensor for each column, starting at row ``start``; large ones with a bar."""
     large = []
     for column, tensor in zip(columns, tensors, strict=True):
         if not column.row_bytes:
@@ -145,13 +152,12 @@ def write_rows(columns: Sequence[Column], tensors: Sequence[torch.Tensor], start
         else:
             large.append((column, source))
     if large:
-        write_into(
-            [
-                (Sink(column.file or column.fd), FileRange(column.key, source, start * column.row_bytes))
-                for column, source in large
-            ],
-            threads=threads,
-        )
+        targets = [
+            (Sink(column.file or column.fd), FileRange(column.key, source, start * column.row_bytes))
+            for column, source in large
+        ]
+        with progress_if_long(sum(source.nbytes for _, source in large), pbar) as progress:
+            write_into(targets, threads=threads, progress=progress)
     for column, source in large:
         column.size = max(column.size, start * column.row_bytes + source.nbytes)
 

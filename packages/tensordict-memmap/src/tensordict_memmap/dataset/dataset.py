@@ -330,20 +330,21 @@ class MemmapDataset:
         """
         self._written(self._check_writer().write(row, one=True), commit)
 
-    def extend(self, rows: Any, *, commit: bool = True, threads: int | None = None) -> None:
+    def extend(self, rows: Any, *, commit: bool = True, threads: int | None = None, pbar: bool | None = None) -> None:
         """Appends rows along the first batch dimension.
 
         Args:
             rows: the rows.
             commit: whether to commit them at once.
             threads: the number of threads; chosen for the machine if None.
+            pbar: whether to show a progress bar; None shows one on a terminal after two seconds.
 
         >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
         >>> dataset.extend(TensorDict({"x": torch.ones(5, 2)}, [5]))
         >>> len(dataset), dataset[2:4]["x"].shape
         (5, torch.Size([2, 2]))
         """
-        self._written(self._check_writer().write(rows, one=False, threads=threads), commit)
+        self._written(self._check_writer().write(rows, one=False, threads=threads, pbar=pbar), commit)
 
     def _written(self, rows: int, commit: bool) -> None:
         if rows and commit:

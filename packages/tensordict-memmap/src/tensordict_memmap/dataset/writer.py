@@ -180,13 +180,13 @@ class Writer:
 
     # --- rows
 
-    def write(self, rows: Any, *, one: bool, threads: int | None = None) -> int:
+    def write(self, rows: Any, *, one: bool, threads: int | None = None, pbar: bool | None = None) -> int:
         """Writes rows after those already written; returns their number."""
         number, tensors = match_batch(self.node, self.batch_size, rows, one=one, ragged=self.committed.ragged)
         with self.guard:
             self._check_alive()
             if self.ring is not None:
-                self._write_ring(tensors if not one else [tensor[None] for tensor in tensors], number, threads)
+                self._write_ring(tensors if not one else [tensor[None] for tensor in tensors], number, threads, pbar)
                 return number
             end = self.written + number
             if self.part is not None and end > self.part.stop:
@@ -200,13 +200,13 @@ class Writer:
                     self._make_room(end)
             if self.ragged:
                 tensors = self._write_ragged(tensors, threads)
-            write_rows(self.columns, tensors, self.written, threads)
+            write_rows(self.columns, tensors, self.written, threads, pbar)
             self.written = end
             for column in self.ragged.values():
                 column.end = column.written
         return number
 
-    def _write_ring(self, tensors: list[torch.Tensor], number: int, threads: int | None) -> None:
+    def _write_ring(self, tensors: list[torch.Tensor], number: int, threads: int | None, pbar: bool | None) -> None:
         """Writes rows to spare slots, and commits whenever these are full."""
         assert self.ring is not None
         start, first = 0, self.written
@@ -218,7 +218,7 @@ class Writer:
             slot = self.written % self.ring.slots
             stop = min(number, start + min(room, self.ring.slots - slot))
             try:
-                write_rows(self.columns, [tensor[start:stop] for tensor in tensors], slot, threads)
+                write_rows(self.columns, [tensor[start:stop] for tensor in tensors], slot, threads, pbar)
             except BaseException:
                 self.written = max(first, self.counted)  # the part that was written must not be committed
                 raise

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["progress_bar", "shows_progress"]
+__all__ = ["progress_bar", "progress_if_long", "shows_progress"]
 
 _DELAY = 2.0
 """The seconds after which a bar that nobody asked for appears."""
@@ -60,6 +60,16 @@ def progress_bar(
         yield report
     finally:
         bar.close()
+
+
+@contextlib.contextmanager
+def progress_if_long(total: int, pbar: bool | None) -> Iterator[Callable[[int], None] | None]:
+    """Yields the function of `progress_bar`, or None where ``pbar`` and the terminal say that there is no bar."""
+    if not shows_progress(pbar):
+        yield None
+        return
+    with progress_bar(total, delay=0 if pbar else None) as report:
+        yield report
 
 
 class _Delayed:

@@ -230,12 +230,18 @@ def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> Non
         extent.read_back(file.fileno(), start, nbytes)
 
 
-def write_into(targets: Sequence[tuple[Sink, FileRange]], *, threads: int | None = None) -> None:
+def write_into(
+    targets: Sequence[tuple[Sink, FileRange]],
+    *,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> None:
     """Writes ranges into open files in parallel; ranges may overwrite or extend their content.
 
     Args:
         targets: pairs of a file and a range to write there; several pairs may have the same file.
         threads: the number of threads; chosen for the machine if None or 0.
+        progress: called with the number of bytes just written, from any of the threads.
 
     Raises:
         OSError: A write fails; the error names the key. Ranges that were written before stay.
@@ -248,7 +254,7 @@ def write_into(targets: Sequence[tuple[Sink, FileRange]], *, threads: int | None
     for sink, part in planned:
         files.setdefault(sink.fd, (sink, []))[1].append(part)
     queues = [
-        [functools.partial(_run_into, sink, key, write) for key, write, _ in cut_into_jobs(parts, kernels)]
+        [functools.partial(_run_into, sink, *job, progress) for job in cut_into_jobs(parts, kernels)]
         for sink, parts in sorted(files.values(), key=lambda file: -sum(part.nbytes for part in file[1]))
     ]
     executor.run(queues, threads=threads)
@@ -259,9 +265,11 @@ def _kernels_for(parts: Iterable[Part]) -> ModuleType | None:
     return load_kernels(sum(part.nbytes for part in strided), {part.width for part in strided})
 
 
-def _run_into(sink: Sink, key: object, write: Write) -> None:
+def _run_into(sink: Sink, key: object, write: Write, nbytes: int, progress: Callable[[int], None] | None) -> None:
     with error_context(key):
         write(sink)
+    if progress is not None:
+        progress(nbytes)
 
 
 def _run_job(
