@@ -6,9 +6,11 @@ import dataclasses
 import io
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -572,4 +574,39 @@ def test_a_killed_rank_leaves_the_earlier_checkpoint(ranks, tmp_path, target, vi
     assert outcomes[victim].died and outcomes[1 - victim].error
     assert version_of(tmp_path / name) == 1
     save({"n": 5}, tmp_path / name, **options)
+    assert os.listdir(tmp_path) == [name]
+
+
+def save_forever(rank, path, options, first):
+    mesh = init_device_mesh("cpu", (2,))
+    version = first
+    while True:
+        dcp.save(sharded(mesh, version), storage_writer=TensorDictWriter(path, **options))
+        version += 1
+
+
+@pytest.mark.parametrize("times", [3, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_rank_killed_at_random_moments_leaves_a_whole_checkpoint(ranks, tmp_path, target, victim, times):
+    name, options = TARGETS[target]
+    path = tmp_path / name
+    chance = random.Random(victim)
+    last = 0
+    whole = torch.arange(7 * 5).reshape(7, 5)
+    parts = {"rows": whole, "columns": whole, "same": whole, "plain": torch.zeros(3, dtype=torch.int64)}
+    save({**parts, "one": torch.tensor(0), "n": 0}, path, **options)
+    for _ in range(times):
+        ranks.start(2, save_forever, path, options, last + 1)
+        deadline = time.monotonic() + 20
+        while version_of(path) <= last and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(chance.random() * 0.03)
+        os.kill(ranks.children[victim][0], signal.SIGKILL)
+        outcomes = ranks.wait()
+        assert outcomes[victim].died and outcomes[1 - victim].error not in (None, "Hung")
+        found = version_of(path)
+        assert found > last
+        last = found
+    save({"n": 5}, path, **options)
     assert os.listdir(tmp_path) == [name]
