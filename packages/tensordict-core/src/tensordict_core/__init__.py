@@ -39,12 +39,12 @@ from tensordict_core.containers.constructors import (
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import (
-    MetaData,
     NonTensorData,
     NonTensorDataBase,
     NonTensorStack,
     is_non_tensor,
 )
+from tensordict_core.containers.nontensor.metadata import MetaData
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict

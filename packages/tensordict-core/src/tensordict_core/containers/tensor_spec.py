@@ -16,7 +16,8 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.meta import as_device
 from tensordict_core.base.registry import containers
 from tensordict_core.base.write_plan import WritePlan
-from tensordict_core.containers.nontensor.data import MetaData, NonTensorDataBase
+from tensordict_core.containers.nontensor.base import NonTensorDataBase
+from tensordict_core.containers.nontensor.metadata import MetaData
 from tensordict_core.ops.tensor_spec import FIELDS, describe_leaf
 
 __all__ = ["TensorAttrs"]

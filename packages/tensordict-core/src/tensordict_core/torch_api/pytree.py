@@ -24,7 +24,8 @@ from tensordict_core.containers.custom import when_defined
 from tensordict_core.containers.deferred import _Deferred
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
-from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, NonTensorStack
+from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack
+from tensordict_core.containers.nontensor.metadata import MetaData
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict

@@ -7,7 +7,8 @@ from tensordict_core.base.pickle_names import register_pickle_names
 from tensordict_core.containers.custom import unpickled
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
-from tensordict_core.containers.nontensor.data import MetaData, NonTensorData, NonTensorStack
+from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack
+from tensordict_core.containers.nontensor.metadata import MetaData
 from tensordict_core.containers.nontensor.shared import _nothing
 from tensordict_core.containers.tensor_spec import Attrs, TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor, _restored
@@ -26,11 +27,12 @@ EARLIER_NAMES = {
     "tensordict_core.nontensor.NonTensorData": NonTensorData,
     "tensordict_core.nontensor.NonTensorStack": NonTensorStack,
     "tensordict_core.nontensor.MetaData": MetaData,
+    "tensordict_core.containers.nontensor.data.MetaData": MetaData,
     "tensordict_core.unbatched.UnbatchedTensor": UnbatchedTensor,
     "tensordict_core.tensorattrs.TensorAttrs": TensorAttrs,
     "tensordict_core.tensorattrs.Attrs": Attrs,
 }
-"""Classes and functions by the names in pickles of releases whose modules were in one folder."""
+"""Classes and functions by the names in pickles of earlier releases."""
 
 
 def register() -> None:

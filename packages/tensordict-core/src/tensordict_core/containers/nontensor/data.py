@@ -1,11 +1,10 @@
-"""Non-tensor data: `NonTensorData`, `MetaData` and `NonTensorStack` carry strings and other objects in a tensordict.
+"""Non-tensor data: `NonTensorData` and `NonTensorStack` carry strings and other objects in a tensordict.
 
 `NonTensorData` is one value for all positions of a batch; `NonTensorStack` has one for each position, in a flat list.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from operator import is_
 from typing import Any, Self
@@ -24,7 +23,7 @@ from tensordict_core.containers.nontensor.pointwise import same
 from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, product_positions
 from tensordict_core.ops.io.linked_list import LinkedList, linked_values
 
-__all__ = ["MetaData", "NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
+__all__ = ["NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
 
 
 class NonTensorData(NonTensorDataBase):
@@ -166,55 +165,6 @@ class NonTensorData(NonTensorDataBase):
         return (
             f"{type(self).__name__}(data={self._value}, batch_size={self._meta.batch_size}, device={self._meta.device})"
         )
-
-
-class MetaData(NonTensorData):
-    """Non-tensor data about a whole tensordict: a stack of equal values keeps one of them, whatever the options say.
-
-    ``MetaData[str]`` is the class of those that hold a string: for annotations, ``isinstance``, and to check a value.
-
-    >>> torch.stack([TensorDict({"origin": MetaData("lab")}), TensorDict({"origin": MetaData("lab")})])["origin"]
-    'lab'
-    >>> MetaData[str]("lab").data, isinstance(MetaData("lab"), MetaData[str]), isinstance(MetaData(3), MetaData[str])
-    ('lab', True, False)
-    """
-
-    __slots__ = ()
-
-    _shares_when_stacked = True
-
-    def __class_getitem__(cls, item: Any) -> Any:
-        """Return the class of metadata whose value is of a type."""
-        return _metadata_of(item)
-
-
-class _TypedMeta(type):
-    """The metaclass of ``MetaData[...]``: its instances are `MetaData` objects whose value has the type."""
-
-    _of: Any
-
-    def __call__(cls, data: Any = None, *args: Any, **kwargs: Any) -> Any:
-        made = MetaData(data, *args, **kwargs)
-        if isinstance(cls._of, type) and not isinstance(made.data, cls._of):
-            raise TypeError(
-                f"{cls.__name__} holds a value of type {cls._of.__name__}, got {type(made.data).__name__}; convert the "
-                "value, or use MetaData without a type"
-            )
-        return made
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        if not isinstance(instance, MetaData):
-            return False
-        return not isinstance(cls._of, type) or isinstance(instance._value, cls._of)
-
-    def __repr__(cls) -> str:
-        return f"<class '{cls.__module__}.{cls.__qualname__}'>"
-
-
-@functools.cache
-def _metadata_of(item: Any) -> Any:
-    name = f"MetaData[{getattr(item, '__name__', item)}]"
-    return _TypedMeta(name, (MetaData,), {"__slots__": (), "__module__": MetaData.__module__, "_of": item})
 
 
 class NonTensorStack(NonTensorDataBase):
