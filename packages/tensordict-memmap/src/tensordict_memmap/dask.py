@@ -157,6 +157,7 @@ def write_arrays(
 
 def _computed(parts: Parts, tasks: list[Any]) -> MemmapDataset:
     try:
+        parts.begin()
         names = compute(*tasks)
     except BaseException:
         parts.remove()

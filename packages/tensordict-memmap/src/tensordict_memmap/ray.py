@@ -121,6 +121,10 @@ class MemmapDatasink(Datasink[Any]):
         """The name in Ray's progress messages."""
         return "Memmap"
 
+    def on_write_start(self, schema: Any = None) -> None:
+        """Makes the folder of the parts."""
+        self.parts.begin()
+
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[int, str | None]:
         """Writes the blocks of one task; returns its number and the name of its part."""
         tables = (BlockAccessor.for_block(block).to_batch_format("numpy") for block in blocks)

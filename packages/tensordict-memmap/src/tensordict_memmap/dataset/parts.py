@@ -6,6 +6,7 @@ returned counts. The parts lie beside the dataset, where all machines of a clust
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -60,6 +61,10 @@ class Parts:
                     self.like, self.ragged = saved[0].clone(), stored_ragged(saved)
         self.folder = f"{self.path}.parts-{secrets.token_hex(8)}"
 
+    def begin(self) -> None:
+        """Makes the folder of the parts, before the first task; tasks that are still at work after `remove` fail."""
+        os.makedirs(self.folder)
+
     def write(self, batches: Iterable[Any]) -> str | None:
         """Writes the batches of one task; returns the name of the part, or None if there were no rows."""
         dataset: MemmapDataset | None = None
@@ -69,7 +74,7 @@ class Parts:
                 if not len(rows):
                     continue
                 if dataset is None:
-                    os.makedirs(self.folder, exist_ok=True)
+                    os.mkdir(os.path.join(self.folder, name))
                     like, ragged = (self.like, self.ragged) if self.like is not None else example_of(rows)
                     dataset = MemmapDataset.create(os.path.join(self.folder, name), like, ragged=ragged)
                 dataset.extend(rows, commit=False)
@@ -114,8 +119,11 @@ class Parts:
         return MemmapDataset.create(self.path, like, ragged=ragged, durable=self.durable)
 
     def remove(self) -> None:
-        """Removes all parts."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Removes all parts, those that tasks still write too."""
+        gone = f"{self.folder}.gone"
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.folder, gone)  # what has its path cannot add files to it any more
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def stored_ragged(dataset: MemmapDataset) -> list[Key]:
