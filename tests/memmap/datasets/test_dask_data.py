@@ -120,7 +120,7 @@ def test_remote_rows_are_a_bag(dataset):
     url = dataset.path.parent / "uploaded"
     with MemmapDataset.open(dataset.path, "r+") as writer:
         writer.upload(f"memory://{url}")
-    with dask.config.set(scheduler="synchronous"):  # threads share the position of a file of memory://
+    with dask.config.set(scheduler="threads"):
         remote = MemmapDataset.open(f"memory://{url}")
         assert read_bag(remote, partition_rows=10).map(lambda one: one["s"]).compute() == dataset["s"]
         assert read_array(remote, "x").sum().compute() == 900

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.storage import cleanup, transaction
+from tensordict_memmap.storage import cleanup, exchange
 from tensordict_memmap.storage.ownership import JOURNAL, manifest_for, read_manifest
 from tensordict_memmap.storage.transaction import recover, save_folder
 
@@ -154,12 +154,12 @@ def test_a_conflicting_folder_is_an_error_before_anything_changes(target, writer
 
 def test_a_foreign_file_that_comes_while_a_save_is_exchanged_is_kept(target, monkeypatch, writer, found, check_foreign):
     save_folder(target, writer(0))
-    exchange = system.exchange
+    original = system.exchange
 
     def late(a, b):
         with open(os.path.join(target, "b", "late.txt"), "w") as file:
             file.write("b/late.txt")
-        return exchange(a, b)
+        return original(a, b)
 
     monkeypatch.setattr(system, "exchange", late)
     save_folder(target, writer(1))
@@ -219,7 +219,7 @@ def test_another_save_inside_a_folder_is_foreign_to_it(target, writer, found):
 @pytest.mark.parametrize("size", [BIG, 0])
 def test_who_has_files_mapped_keeps_the_old_content(target, case, size, monkeypatch, content, writer, fork, hindered):
     monkeypatch.setattr(system, "exchange", system.exchange)
-    monkeypatch.setattr(transaction, "is_long_removal", lambda *sizes: size == 0)
+    monkeypatch.setattr(exchange, "is_long_removal", lambda *sizes: size == 0)
     monkeypatch.chdir(os.path.dirname(target))
     save_folder(target, writer(0))
     path = os.path.join(target, "a.memmap")

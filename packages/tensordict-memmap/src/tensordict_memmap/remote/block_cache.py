@@ -58,6 +58,18 @@ class Spans(NamedTuple):
     ends: np.ndarray[Any, Any]
 
 
+_attaching = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    global _attaching
+    _attaching = threading.Lock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 class BlockCache:
     """Sparse copies of the files of a store.
 
@@ -289,11 +301,14 @@ class BlockCache:
 
     def _attach(self) -> None:
         """Opens what a forked process cannot take over from its parent."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._mutex = threading.RLock()  # threads share a file lock
-            self._lock = os.open(f"{self.control}.lock", os.O_CREAT | os.O_RDWR, 0o600)
-            self._made: Store | None = None
+        if self._pid == os.getpid():
+            return
+        with _attaching:
+            if self._pid != os.getpid():
+                self._mutex = threading.RLock()  # threads share a file lock
+                self._lock = os.open(f"{self.control}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+                self._made: Store | None = None
+                self._pid = os.getpid()  # last: other threads look at it first
 
     @property
     def _store(self) -> Store:
