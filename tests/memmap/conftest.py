@@ -194,3 +194,29 @@ def leftovers():
         return found
 
     return wait_for_none
+
+
+@pytest.fixture(scope="module")
+def bucket(request):
+    """The URL of an empty bucket on a server of the S3 protocol in this process."""
+    server = pytest.importorskip("moto.server", reason="needs the server of moto")
+    s3fs = pytest.importorskip("s3fs", reason="s3:// needs s3fs")
+    import fsspec
+
+    keys = {"key": "test", "secret": "test", "client_kwargs": {"region_name": "eu-west-1"}}
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    before = fsspec.config.conf.get("s3")
+    fsspec.config.conf["s3"] = {**keys, "endpoint_url": f"http://{host}:{port}"}
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        name = request.module.__name__.rpartition(".")[2].replace("_", "-")  # servers of one process share buckets
+        s3fs.S3FileSystem().mkdir(name)
+        yield f"s3://{name}"
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+        fsspec.config.conf.pop("s3")
+        if before is not None:
+            fsspec.config.conf["s3"] = before
+        running.stop()

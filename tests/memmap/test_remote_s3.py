@@ -14,32 +14,7 @@ from tensordict_memmap import compare, convert, load_memmap, save
 from tensordict_memmap.remote import snapshots
 from tensordict_memmap.remote.store import Store
 
-server = pytest.importorskip("moto.server", reason="needs the server of moto")
-s3fs = pytest.importorskip("s3fs", reason="s3:// needs s3fs")
-
 KEYS = {"key": "test", "secret": "test", "client_kwargs": {"region_name": "eu-west-1"}}
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    """The URL of an empty bucket on a server in this process."""
-    import fsspec
-
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    before = fsspec.config.conf.get("s3")
-    fsspec.config.conf["s3"] = {**KEYS, "endpoint_url": f"http://{host}:{port}"}
-    s3fs.S3FileSystem.clear_instance_cache()
-    try:
-        s3fs.S3FileSystem().mkdir("bucket")
-        yield "s3://bucket"
-    finally:
-        s3fs.S3FileSystem.clear_instance_cache()
-        fsspec.config.conf.pop("s3")
-        if before is not None:
-            fsspec.config.conf["s3"] = before
-        running.stop()
 
 
 def content(value=0.0):

@@ -11,32 +11,7 @@ from tensordict_memmap import MemmapDataset, RowSampler
 from tensordict_memmap.remote.block_cache import BLOCK_BYTES
 from tensordict_memmap.remote.store import Store
 
-server = pytest.importorskip("moto.server", reason="needs the server of moto")
 s3fs = pytest.importorskip("s3fs", reason="s3:// needs s3fs")
-
-KEYS = {"key": "test", "secret": "test", "client_kwargs": {"region_name": "eu-west-1"}}
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    """The URL of an empty bucket on a server in this process."""
-    import fsspec
-
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    before = fsspec.config.conf.get("s3")
-    fsspec.config.conf["s3"] = {**KEYS, "endpoint_url": f"http://{host}:{port}"}
-    s3fs.S3FileSystem.clear_instance_cache()
-    try:
-        s3fs.S3FileSystem().mkdir("rows")
-        yield "s3://rows"
-    finally:
-        s3fs.S3FileSystem.clear_instance_cache()
-        fsspec.config.conf.pop("s3")
-        if before is not None:
-            fsspec.config.conf["s3"] = before
-        running.stop()
 
 
 def row(number):

@@ -27,7 +27,7 @@ from torch.futures import Future
 
 from tensordict_memmap.dcp.items import LISTS, LISTS_FILE, StatePath
 from tensordict_memmap.dcp.values import stream_of
-from tensordict_memmap.distributed.load import RangeReader
+from tensordict_memmap.distributed.load import BoxReader
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.engine.syscalls import read_file
 from tensordict_memmap.formats.safetensors.header import (
@@ -202,7 +202,7 @@ class TensorDictReader(StorageReader):
         return future
 
     def _read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
-        reader = RangeReader(self._loaded)
+        reader = BoxReader(self._loaded)
         targets = []
         for item in items:
             target = planner.resolve_tensor(item).detach()

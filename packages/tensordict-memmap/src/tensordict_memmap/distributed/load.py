@@ -23,7 +23,7 @@ from tensordict_memmap.schema.node import Dense, Leaf, Node, Path, leaves, nodes
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["RangeReader", "bytes_read", "read_into", "sharded_like", "wanted_parts"]
+__all__ = ["BoxReader", "bytes_read", "read_into", "sharded_like", "wanted_parts"]
 
 bytes_read = Count()
 """The bytes that loads of this process took from files for DTensors, for tests and benchmarks."""
@@ -43,7 +43,7 @@ def sharded_like(loaded: Any, like: Any, *, cast: bool = False) -> Any:
     """
     wanted = {leaf.key: leaf.source for leaf in leaves(plan(like)) if isinstance(leaf.source, DTensor)}
     node = plan(loaded)
-    reader = RangeReader(loaded)
+    reader = BoxReader(loaded)
     made = []
     for container, name, leaf in _entries(node):
         target = wanted.get(leaf.key)
@@ -79,7 +79,7 @@ def read_into(td: Any, loaded: Any) -> None:
         RuntimeError: A saved entry has another shape; the error names its key.
     """
     wanted = {leaf.key: leaf.source for leaf in leaves(plan(td)) if isinstance(leaf.source, DTensor)}
-    reader, pending, done = RangeReader(loaded), [], []
+    reader, pending, done = BoxReader(loaded), [], []
     for container, name, leaf in _entries(plan(loaded)):
         target = wanted.get(leaf.key)
         if target is None or leaf.source is None:
@@ -159,7 +159,7 @@ class _Replaced(Exception):
     """A file is another one than the one that was mapped."""
 
 
-class RangeReader:
+class BoxReader:
     """Collects what is to be read of a loaded tensordict, by ranges of files where it lies over mapped files."""
 
     def __init__(self, loaded: Any) -> None:

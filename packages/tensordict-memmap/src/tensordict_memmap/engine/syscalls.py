@@ -428,7 +428,8 @@ def read_parts(fd: int, parts: Sequence[memoryview], offset: int, path: str) -> 
             done = len(data)
             left[0][:done] = data
         else:
-            done = _preadv(fd, left, offset)
+            fits = len(left[0]) <= _LARGEST_WRITE
+            done = _preadv(fd, left if fits else [left[0][:_LARGEST_WRITE]], offset)
         if not done:
             raise ValueError(f"{path} ends at byte {offset}, before the tensors that it holds; get the file again")
         offset += done
@@ -454,14 +455,4 @@ def read_into(fd: int, address: int, nbytes: int, offset: int, path: str) -> Non
     Raises:
         ValueError: The file ends before; the error names ``path``.
     """
-    target = _view_memory(address, nbytes, _PYBUF_WRITE)
-    while target:
-        if _preadv is None:
-            part = _pread(fd, min(len(target), _LARGEST_WRITE), offset)
-            done = len(part)
-            target[:done] = part
-        else:
-            done = _preadv(fd, [target[:_LARGEST_WRITE]], offset)
-        if not done:
-            raise ValueError(f"{path} ends at byte {offset}, before the tensors that it holds; get the file again")
-        target, offset = target[done:], offset + done
+    read_parts(fd, [_view_memory(address, nbytes, _PYBUF_WRITE)], offset, path)

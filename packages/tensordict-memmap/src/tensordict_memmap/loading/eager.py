@@ -40,11 +40,11 @@ class _Read(NamedTuple):
 
 
 def in_memory(loaded: Any, report: Callable[[int], None] | None = None) -> Any:
-    """Return a loaded tensordict or tensor with the values of its mapped tensors in memory.
+    """Returns a loaded tensordict or tensor with the values of its mapped tensors in memory.
 
     Args:
-        loaded: The tensordict or the tensor over mapped files.
-        report: Called with the number of bytes that were just read.
+        loaded: the tensordict or the tensor over mapped files.
+        report: called with the number of bytes that were just read.
 
     Raises:
         ValueError: A file has become shorter, or was replaced, since it was mapped.
@@ -85,7 +85,7 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
 
 
 def _reads(wanted: Iterable[tuple[Place, int, memoryview]]) -> Iterator[_Read]:
-    """Yield the requests that fill parts of memory from places in files."""
+    """Yields the requests that fill parts of memory from places in files."""
     dropped = memoryview(bytearray(_MAX_GAP))
     place: Place | None = None
     begin = end = 0
@@ -134,11 +134,11 @@ def is_worth_reading(path: str | os.PathLike[str], loaded: Any) -> bool:
 
 
 def prefetch(td: Any, *keys: Any) -> Any:
-    """Start reading the mapped tensors of entries from disk, without waiting for them.
+    """Starts reading the mapped tensors of entries from disk, without waiting for them.
 
     Args:
-        td: The tensordict, or a tensor.
-        *keys: The nested keys of the entries that are used next; by default all.
+        td: the tensordict, or a tensor.
+        *keys: the nested keys of the entries that are used next; by default all.
 
     Returns:
         The tensordict itself. Tensors that are not mapped are left alone.
