@@ -263,9 +263,9 @@ def test_a_rank_reads_only_its_ranges(ranks, tmp_path):
             }
         )
         TensorDict.load(tmp_path / "x.safetensors", like=like)  # imports read files too
-        before = _read_calls()
+        counted, called = bytes_read.nbytes, _read_calls()
         TensorDict.load(tmp_path / "x.safetensors", like=like)
-        return bytes_read.nbytes, _read_calls() - before
+        return bytes_read.nbytes - counted, _read_calls() - called
 
     needed = 4096 * 2048 * 2 + 200_000
     for counted, called in ranks.run(2, work, Shard(0)):
