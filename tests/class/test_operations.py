@@ -152,6 +152,18 @@ def test_indexed_writes(sample):
     assert set(sample.keys()) == {"x", "label"}
 
 
+def test_rows_are_not_written_from_a_class_that_lacks_fields(sample):
+    class Fewer(TensorClass):
+        x: torch.Tensor
+
+    before = sample.clone()
+    with pytest.raises(ValueError, match="Fewer lacks the fields 'extra', 'label' of Sample"):
+        sample[0] = Fewer(torch.tensor(9.0))
+    assert (sample.x == before.x).all()
+    sample[0] = Fewer(torch.tensor(9.0)).to_tensordict()
+    assert sample.x[0] == 9
+
+
 def test_an_empty_instance_is_filled_row_by_row():
     sample = Sample(None, None, batch_size=[2])
     for i in range(2):

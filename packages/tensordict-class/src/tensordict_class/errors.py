@@ -111,6 +111,14 @@ def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> 
     )
 
 
+def lacks_fields(cls: type[Any], other: type[Any], missing: Iterable[str]) -> ValueError:
+    """Makes the error for rows of a tensorclass that has fewer fields than the one they are written to."""
+    return ValueError(
+        f"{other.__name__} lacks the fields {_shown(sorted(missing))} of {cls.__name__}, so its instances cannot be "
+        "written to rows of it; convert them with to_tensordict() to write the fields that both have"
+    )
+
+
 def other_class(what: str, cls: type[Any], other: type[Any]) -> TypeError:
     """Makes the error for instances of different classes that are combined."""
     return TypeError(

@@ -214,7 +214,12 @@ class Instance(Forwarding):
         super()._plan_write(index, source, plan, prefix)
 
     def _refuse_foreign(self, value: Any) -> None:
-        """Raises an error if a value has keys that are not fields; tensors and numbers have no keys."""
+        """Raises an error if a value has keys that are not fields, or is of a tensorclass that lacks some of them.
+
+        Tensors and numbers have no keys.
+        """
+        if isinstance(value, Instance) and not self._rules.keys() <= value._rules.keys():
+            raise errors.lacks_fields(type(self), type(value), self._rules.keys() - value._rules.keys())
         keys = value._keys() if isinstance(value, TensorCollection) else value if isinstance(value, dict) else ()
         foreign = [key for key in keys if key not in self._rules]
         if foreign:

@@ -98,6 +98,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         self.default_interaction_type = InteractionType(default_interaction_type)
         self.return_log_prob = return_log_prob
         self._composite_lp_aggreate_at_init = composite_lp_aggregate()  # spelled as subclasses of programs read it
+        self.cache_dist = cache_dist
         self.n_empirical_estimate = n_empirical_estimate
         self.num_samples = (
             None if num_samples is None else torch.Size([num_samples] if isinstance(num_samples, int) else num_samples)
