@@ -18,7 +18,7 @@ import dask
 import dask.array
 import dask.bag
 
-from tensordict_memmap.dask import read_array, read_bag, write_arrays, write_bag
+from tensordict_memmap.data_engines.dask import read_array, read_bag, write_arrays, write_bag
 
 
 @pytest.fixture(params=["threads", pytest.param("cluster", marks=pytest.mark.long)], autouse=True)

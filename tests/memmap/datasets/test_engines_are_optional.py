@@ -23,7 +23,7 @@ def test_a_missing_engine_is_an_error_that_says_how_to_install_it(name):
 import sys
 sys.modules[{name!r}] = None
 try:
-    import tensordict_memmap.{name}
+    import tensordict_memmap.data_engines.{name}
 except ImportError as error:
     print(error)
 """

@@ -16,7 +16,7 @@ pytest.importorskip("ray.data", reason="Ray is not installed")
 import ray
 import ray.data
 
-from tensordict_memmap.ray import MemmapDatasink, MemmapDatasource, RayExecutor
+from tensordict_memmap.data_engines.ray import MemmapDatasink, MemmapDatasource, RayExecutor
 
 # Ray starts processes and takes ten seconds to do so; its clients leave sockets to the garbage collector.
 pytestmark = [

@@ -20,7 +20,9 @@ try:
     from dask.base import compute
     from dask.delayed import delayed
 except ImportError as error:
-    raise ImportError(f'tensordict_memmap.dask needs Dask ({error}): pip install "tensordict-memmap[dask]"') from None
+    raise ImportError(
+        f'tensordict_memmap.data_engines.dask needs Dask ({error}): pip install "tensordict-memmap[dask]"'
+    ) from None
 
 from tensordict_core import lazy_stack
 from tensordict_memmap.dataset.dataset import MemmapDataset

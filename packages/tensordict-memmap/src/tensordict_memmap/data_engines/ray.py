@@ -19,7 +19,9 @@ try:
     from ray.data.block import BlockAccessor, BlockMetadata
     from ray.data.datasource import ReadTask
 except ImportError as error:
-    raise ImportError(f'tensordict_memmap.ray needs Ray ({error}): pip install "tensordict-memmap[ray]"') from None
+    raise ImportError(
+        f'tensordict_memmap.data_engines.ray needs Ray ({error}): pip install "tensordict-memmap[ray]"'
+    ) from None
 
 from tensordict_memmap.dataset.dataset import MemmapDataset
 from tensordict_memmap.dataset.parts import Parts
