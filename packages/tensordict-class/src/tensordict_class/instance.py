@@ -7,7 +7,7 @@ An instance has only the keys of its fields, casts values when they are written,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
@@ -165,6 +165,13 @@ class Instance(Forwarding):
         return super().set(key, value, inplace, non_blocking=non_blocking)
 
     _store: Any = set
+
+    def _storing_all(self, source: Any) -> Callable[[], None] | None:
+        inner = source._tensordict if isinstance(source, Instance) else source
+        if self._casts or not isinstance(inner, TensorCollection | dict):
+            return None
+        keys = inner if isinstance(inner, dict) else inner._keys()
+        return self._tensordict._storing_all(inner) if self._rules.keys() >= set(keys) else None
 
     def _plan_set(self, key: str, item: Any, plan: Any, prefix: tuple[str, ...]) -> Any:
         if key not in self._rules:

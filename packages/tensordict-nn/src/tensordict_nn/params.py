@@ -399,7 +399,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return cls.from_dict(entries, **options)
 
     def values(  # a list where hooks change the values
-        self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, **options: Any
+        self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, sort: bool = False
     ) -> Any:
         """Returns the values, as the hooks of `register_get_post_hook` change them.
 
@@ -407,13 +407,13 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             include_nested: Whether to include the values of nested nodes.
             leaves_only: Whether to leave out the nodes.
             is_leaf: Decides which values are leaves.
-            **options: Other options, see ``TensorDict.values``.
+            sort: Whether values come in the alphabetical order of their keys.
         """
-        values = super().values(include_nested, leaves_only, is_leaf, **options)
+        values = super().values(include_nested, leaves_only, is_leaf, sort)
         return [self._hooked(value) for value in values] if self._get_hooks else values
 
     def items(
-        self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, **options: Any
+        self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, sort: bool = False
     ) -> Any:
         """Returns the keys and the values, as the hooks of `register_get_post_hook` change them.
 
@@ -421,9 +421,9 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             include_nested: Whether to include the entries of nested nodes.
             leaves_only: Whether to leave out the nodes.
             is_leaf: Decides which values are leaves.
-            **options: Other options, see ``TensorDict.items``.
+            sort: Whether entries come in the alphabetical order of their keys.
         """
-        items = super().items(include_nested, leaves_only, is_leaf, **options)
+        items = super().items(include_nested, leaves_only, is_leaf, sort)
         return [(key, self._hooked(value)) for key, value in items] if self._get_hooks else items
 
     def _hooked(self, value: Any) -> Any:

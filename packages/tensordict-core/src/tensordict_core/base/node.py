@@ -76,9 +76,6 @@ class Node:
     _makes_entries = False
     """Whether entries are computed when they are read, so that an in-place write to one does not change this node."""
 
-    _stores_entries = False
-    """Whether ``_entries`` is a dictionary of all entries, so that plain views come from it without a call."""
-
     _holds_slices = False
     """Whether leaves are slices of the batch: each lacks one batch dimension of this node."""
 

@@ -66,8 +66,6 @@ class TensorDict(TensorDictBase):
     (torch.Size([]), torch.Size([3, 1, 4]))
     """
 
-    _stores_entries = True
-
     __slots__ = ("__dict__", "_annotations", "_entries", "_holders", "_last_exit", "_locked", "_meta")
 
     if TYPE_CHECKING:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Access"]
 
+_new = object.__new__
+
 
 def _as_plain(key: Any) -> str | tuple[str, ...]:
     """Return a key that is not a tuple as a plain string, from enumeration members and other subclasses of ``str``."""
@@ -191,7 +193,6 @@ class Access(Node):
         include_nested: bool = False,
         leaves_only: bool = False,
         is_leaf: IsLeaf | None = None,
-        *,
         sort: bool = False,
     ) -> KeysView:
         """Return a live view of the keys.
@@ -206,16 +207,18 @@ class Access(Node):
         >>> list(td.keys()), list(td.keys(True, True))
         (['a', 'b'], ['a', ('b', 'c')])
         """
-        if include_nested or leaves_only or sort:
-            return KeysView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
-        return KeysView(self)
+        view = _new(KeysView)
+        view.td = self
+        view.options = (
+            ViewOptions(include_nested, leaves_only, is_leaf, sort) if include_nested or leaves_only or sort else None
+        )
+        return view
 
     def values(
         self,
         include_nested: bool = False,
         leaves_only: bool = False,
         is_leaf: IsLeaf | None = None,
-        *,
         sort: bool = False,
     ) -> ValuesView:
         """Return a live view of the entries, in the order of ``keys`` with the same arguments.
@@ -223,18 +226,22 @@ class Access(Node):
         >>> [v.item() for v in TensorDict({"a": 1, "b": {"c": 2}}).values(True, True)]
         [1, 2]
         """
-        if not (include_nested or leaves_only or sort):
-            if self._stores_entries:
-                return self._entries.values()  # type: ignore[return-value]  # a dictionary's own view is the fastest
-            return ValuesView(self)
-        return ValuesView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
+        if include_nested or leaves_only or sort:
+            options = ViewOptions(include_nested, leaves_only, is_leaf, sort)
+        elif type(entries := self._entries) is dict:
+            return entries.values()  # type: ignore[return-value]  # a dictionary's own view is the fastest
+        else:
+            options = None
+        view = _new(ValuesView)
+        view.td = self
+        view.options = options
+        return view
 
     def items(
         self,
         include_nested: bool = False,
         leaves_only: bool = False,
         is_leaf: IsLeaf | None = None,
-        *,
         sort: bool = False,
     ) -> ItemsView:
         """Return a live view of the pairs of keys and entries, in the order of ``keys`` with the same arguments.
@@ -242,11 +249,16 @@ class Access(Node):
         >>> [(k, v.item()) for k, v in TensorDict({"a": 1, "b": {"c": 2}}).items(True, True)]
         [('a', 1), (('b', 'c'), 2)]
         """
-        if not (include_nested or leaves_only or sort):
-            if self._stores_entries:
-                return self._entries.items()  # type: ignore[return-value]  # as in values()
-            return ItemsView(self)
-        return ItemsView(self, ViewOptions(include_nested, leaves_only, is_leaf, sort))
+        if include_nested or leaves_only or sort:
+            options = ViewOptions(include_nested, leaves_only, is_leaf, sort)
+        elif type(entries := self._entries) is dict:
+            return entries.items()  # type: ignore[return-value]  # a dictionary's own view is the fastest
+        else:
+            options = None
+        view = _new(ItemsView)
+        view.td = self
+        view.options = options
+        return view
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
         """Return the pairs of keys and entries of non-tensor data.

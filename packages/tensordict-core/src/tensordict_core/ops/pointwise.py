@@ -257,7 +257,10 @@ class Pointwise(Node):
             inner = at - (at > td.stack_dim)
             stacked: Self = td._again([element.softmax(inner, dtype) for element in td.tensordicts])
             return stacked
-        return map_leaves(self._solid(), lambda leaf: torch.softmax(leaf, at, dtype=dtype), UNLOCKED)
+        td = self._solid()
+        softmax = torch.softmax
+        result: Self = td._rebuild(iter([softmax(leaf, at, dtype) for leaf in td._leaves()]), UNLOCKED)
+        return result
 
     def zero_(self) -> Self:
         """Fill every leaf with zeros, parameters included.
@@ -289,7 +292,7 @@ class Pointwise(Node):
         if isinstance(entry, Node) and entry._is_opaque:
             for leaf in entry._leaves():
                 leaf.fill_(value)
-        elif parent._stores_entries and type(entry) is Tensor:
+        elif type(entry) is Tensor and type(parent._entries) is dict:
             entry.fill_(value)
         else:
             parent._put_entry(name, Index((), parent._meta.batch_size), value)
@@ -397,6 +400,9 @@ def _with_flags(result: Td, left: Any, right: Any, combine: Any) -> Td:
 
 def _operand_of_each(name: str, td: Any, leaves: list[Tensor], other: Any) -> list[Any]:
     """Return the operand for each leaf, a number repeated."""
+    pairs: tuple[list[Any], list[Any]] | None = td._pairs(other) if isinstance(other, Node) else None
+    if pairs is not None:
+        return pairs[1]
     operands, scalar = match(name, td, leaves, other)
     return [operands] * len(leaves) if scalar else operands
 

@@ -334,7 +334,10 @@ class Properties(Node):
         >>> TensorDict({"a": {}}).is_empty()
         True
         """
-        return all(not is_leaf_tensor(value) and value.is_empty() for _, value in self._peek_items())
+        for _, value in self._peek_items():
+            if type(value) is Tensor or is_leaf_tensor(value) or not value.is_empty():
+                return False
+        return True
 
     def is_contiguous(self) -> bool:
         """Return whether every leaf is contiguous; lazy stacks and lists of values are not, because they lie apart.
@@ -343,7 +346,7 @@ class Properties(Node):
         False
         """
         for _, value in self._items():
-            if isinstance(value, Node) and value._holds_values:
+            if type(value) is not Tensor and isinstance(value, Node) and value._holds_values:
                 return False
             if not value.is_contiguous():
                 return False
@@ -372,7 +375,10 @@ class Properties(Node):
             if values:
                 return all(value.is_shared() for value in values)
             return self._locked and self._annotations is not None and bool(self._annotations.get("shared"))
-        return all(isinstance(leaf, Tensor) and (leaf.is_cuda or in_shared_memory(leaf)) for leaf in leaves)
+        for leaf in leaves:
+            if not (type(leaf) is Tensor or isinstance(leaf, Tensor)) or not (leaf.is_cuda or in_shared_memory(leaf)):
+                return False
+        return True
 
     @property
     def is_cuda(self) -> bool:

@@ -93,8 +93,8 @@ class KeySelection(Node):
         for name in list(self._keys()):
             if name not in entries:
                 self._del(name)
-        if self._stores_entries:  # in the order of the keys, as the result of inplace=False
-            stored: Any = self._entries
+        stored: Any = self._entries
+        if type(stored) is dict:  # in the order of the keys, as the result of inplace=False
             for name in entries:
                 stored[name] = stored.pop(name)
         return self

@@ -16,6 +16,13 @@ from tensordict_core.ops import combine
 __all__ = ["Stacking"]
 
 
+def _canonical(leaf: Tensor) -> Tensor:
+    """Return a leaf with the strides of a new tensor of its shape; a copy of others."""
+    if leaf.stride() == torch.empty(leaf.shape, device="meta").stride():
+        return leaf.contiguous()
+    return leaf.clone(memory_format=torch.contiguous_format)
+
+
 class Stacking(Node):
     """``stack``, ``cat``, their lazy forms, and conversions between dense and lazy stacks."""
 
@@ -82,15 +89,9 @@ class Stacking(Node):
         >>> td.is_contiguous(), td.contiguous().is_contiguous()
         (False, True)
         """
-
-        def copy(leaf: Tensor) -> Tensor:
-            if canonical and leaf.stride() != torch.empty(leaf.shape, device="meta").stride():
-                return leaf.clone(memory_format=torch.contiguous_format)
-            return leaf.contiguous()
-
         result = self._solid()
-        result = result._rebuild(iter([copy(leaf) for leaf in result._leaves()]), UNLOCKED)
-        return self._in_place(result, inplace)
+        leaves = [_canonical(leaf) if canonical else leaf.contiguous() for leaf in result._leaves()]
+        return self._in_place(result._rebuild(iter(leaves), UNLOCKED), inplace)
 
     def view_at(self, index: Any) -> Any:
         """Return a live view of the part of every entry that ``index`` selects.

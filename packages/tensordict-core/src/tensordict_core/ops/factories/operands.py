@@ -196,14 +196,21 @@ def with_leaves_as(td: Any, other: Any) -> Any:
         KeyError: ``other`` lacks a leaf.
         RuntimeError: A size other than 1 would change.
     """
-    leaves = []
-    for key, leaf, target in zip(td._leaf_keys(), td._leaves(), td._align(other, KEEP), strict=True):
+    leaves, targets = td._pairs(other) or (td._leaves(), td._align(other, KEEP))
+    smaller = []
+    for i, (leaf, target) in enumerate(zip(leaves, targets, strict=True)):
         if not is_leaf_tensor(target):
-            raise errors.not_a_node(key, leaf)
+            raise errors.not_a_node(td._leaf_keys()[i], leaf)
+        if leaf.shape != target.shape:
+            smaller.append(i)
+    if not smaller:
+        return td._clone(False)
+    for i in smaller:
         try:
-            leaves.append(leaf if leaf.shape == target.shape else leaf.expand(target.shape))
+            leaves[i] = leaves[i].expand(targets[i].shape)
         except RuntimeError:
-            raise errors.not_expandable(unravel_key(key), leaf.shape, target.shape) from None
+            key = unravel_key(td._leaf_keys()[i])
+            raise errors.not_expandable(key, leaves[i].shape, targets[i].shape) from None
     dims = len(td._meta.batch_size)
     sizes: list[torch.Size] = []
     td._collect_sizes(sizes, None)

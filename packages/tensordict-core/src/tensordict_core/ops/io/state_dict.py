@@ -49,16 +49,16 @@ def _collision(name: str) -> KeyError:
     )
 
 
+def _add(out: dict[str, Any], name: str, value: Any) -> None:
+    if name in out:
+        raise _collision(name)
+    out[name] = value
+
+
 def put(
     node: Any, out: dict[str, Any], prefix: str, keep_vars: bool, flatten: bool, outer: torch.Size, root: bool
 ) -> None:
     """Put the state of a node into ``out``; ``outer`` is the batch size of the node that holds it."""
-
-    def add(name: str, value: Any) -> None:
-        if prefix + name in out:
-            raise _collision(prefix + name)
-        out[prefix + name] = value
-
     if node._is_lazy_stack:
         node = _dense_or_lazy(node)
     meta = node._meta
@@ -70,7 +70,7 @@ def put(
         described.setdefault(prefix.removesuffix("."), {}).update(facts)
     if node._is_lazy_stack:
         nodes: Iterator[tuple[str, Any]] = ((str(i), td) for i, td in enumerate(node.tensordicts))
-        add(STACK_DIM, node.stack_dim)
+        _add(out, prefix + STACK_DIM, node.stack_dim)
         inner = meta.batch_size[: node.stack_dim] + meta.batch_size[node.stack_dim + 1 :]
         empty = not node.tensordicts
     else:
@@ -79,19 +79,20 @@ def put(
         empty = not (root or node._is_opaque or next(iter(node._keys()), None) is not None)
     if described is None:  # the caller's dictionary
         if empty or meta.batch_size != outer:  # nothing else in the state dict records an empty node
-            add(BATCH_SIZE, meta.batch_size)
+            _add(out, prefix + BATCH_SIZE, meta.batch_size)
         if meta.names is not None:
-            add(NAMES, list(meta.names))
+            _add(out, prefix + NAMES, list(meta.names))
     if node._is_opaque:
         if not node._is_non_tensor:
-            add(UNBATCHED, node.tensor if keep_vars else node.tensor.detach())
+            _add(out, prefix + UNBATCHED, node.tensor if keep_vars else node.tensor.detach())
         elif node._holds_values:
-            add(VALUES, node.tolist())
+            _add(out, prefix + VALUES, node.tolist())
         else:
-            add(VALUE, node._entry_value())
+            _add(out, prefix + VALUE, node._entry_value())
+    if not (node._is_opaque or node._is_lazy_stack or RESERVED.isdisjoint(node._keys())):
+        reserved = next(key for key in node._keys() if key in RESERVED)
+        raise KeyError(f"the key {reserved!r} is reserved in state dicts; rename it first")
     for key, value in nodes:
-        if key in RESERVED:
-            raise KeyError(f"the key {key!r} is reserved in state dicts; rename it first")
         name = prefix + key
         if type(value) is Tensor or is_leaf_tensor(value):
             if name in out:
@@ -102,7 +103,7 @@ def put(
         else:
             nested = new_state()
             put(value, nested, "", keep_vars, False, inner, False)
-            add(key, nested)
+            _add(out, prefix + key, nested)
 
 
 def _dense_or_lazy(stack: Any) -> Any:

@@ -108,7 +108,7 @@ class Conversion(Node):
         out: dict[str, Any] = {}
         for key, value in self._items():
             if not isinstance(value, Node):
-                out[key] = _leaf(value, convert)
+                out[key] = _leaf(value, convert) if convert else value
             elif value._is_opaque:
                 if not retain_none and _is_none(value):
                     continue
