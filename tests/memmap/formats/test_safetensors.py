@@ -172,7 +172,7 @@ def test_shards_of_different_saves_are_refused(tmp_path):
         from_safetensors(tmp_path / "two")
 
 
-# --- all or nothing; test_survive_*.py has kills and full disks
+# --- all or nothing; the tests of faults have kills and full disks
 
 
 def test_a_save_over_a_file_leaves_its_mappings_alone(tmp_path):

@@ -13,7 +13,7 @@ import torch
 from tensordict_core import LazyStackedTensorDict, MetaData, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from tensordict_memmap import MemmapDataset, MemoryMappedTensor, from_consolidated
 
-EARLIER = Path(__file__).with_name("earlier_saves")
+EARLIER = Path(__file__).parent
 SAVES = EARLIER / "25f0095"
 EXPECTED: dict[str, Any] = runpy.run_path(str(EARLIER / "write.py"))
 
