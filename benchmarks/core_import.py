@@ -21,3 +21,29 @@ class Import:
 
     def timeraw_import_reference(self) -> tuple[str, str]:
         return "import tensordict", "import torch"
+
+
+class FirstSave:
+    """The first save of a process, which imports what saves need."""
+
+    repeat = 10
+    number = 1
+    timeout = 120
+
+    def timeraw_memmap_after_import(self) -> tuple[str, str]:
+        setup = """
+            import tempfile, torch, tensordict_core, tensordict_memmap, gc
+            td = tensordict_core.TensorDict({"a": torch.zeros(3), "b": {"c": torch.ones(2)}})
+            folder = tempfile.mkdtemp()
+            gc.collect()
+        """
+        return "td.memmap(folder)", setup
+
+    def timeraw_memmap_after_import_reference(self) -> tuple[str, str]:
+        setup = """
+            import tempfile, torch, tensordict, gc
+            td = tensordict.TensorDict({"a": torch.zeros(3), "b": {"c": torch.ones(2)}})
+            folder = tempfile.mkdtemp()
+            gc.collect()
+        """
+        return "td.memmap(folder)", setup

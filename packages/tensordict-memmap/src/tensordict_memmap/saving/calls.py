@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-import tensordict_memmap.saving.value_writeback  # noqa: F401  # registers itself
 from tensordict_core import is_leaf_nontensor, is_non_tensor
 from tensordict_core.extension import annotate, share_values
 from tensordict_memmap.engine.future import SaveFuture

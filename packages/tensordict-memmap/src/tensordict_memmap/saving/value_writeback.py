@@ -1,6 +1,6 @@
 """Write-back of non-tensor values: saves a changed value of a mapped tensordict to its folder.
 
-Core calls this module when a value changes, before it sets the new value in the tensordict. The value is written only
+Core calls `write_back` when a value changes, before it sets the new value in the tensordict. The value is written only
 if the files still hold the old one, since another save may have replaced them. Formats that hold all values in one file
 have no room for a longer value, so a change is refused there.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tensordict_core import NonTensorStack
-from tensordict_core.extension import annotation, register_value_writer
+from tensordict_core.extension import annotation
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.saving.job import SaveJob
@@ -24,10 +24,10 @@ from tensordict_memmap.schema.build import VALUE_FOLDER, VALUE_IN_FILE
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import ownership
 
-__all__: list[str] = []
+__all__ = ["write_back"]
 
 
-def _write_back(old: Any, new: Any) -> None:
+def write_back(old: Any, new: Any) -> None:
     """Saves a new value to the folder of the old one, if it has a folder.
 
     Raises:
@@ -71,6 +71,3 @@ def _holds(folder: Path, value: Any) -> bool:
         warnings.simplefilter("ignore")  # the save already warned about pickling
         known = json.loads(tree.describe(tree.name_files(plan(value)))[META])
     return bool(saved.get("data") == known.get("data"))
-
-
-register_value_writer(_write_back)
