@@ -27,7 +27,7 @@ def main() -> None:
         edits = {
             package / "pyproject.toml": (r'("tensordict-[a-z]+(?:\[[a-z0-9,]+\])?)>=[0-9.]+,<[0-9.]+"', rf'\1{bounds}"')
         }
-        for source in [*package.glob("src/*/__init__.py"), *package.glob("src/*/_aliases.py")]:
+        for source in [*package.glob("src/*/__init__.py"), *package.glob("src/*/_serve/aliases.py")]:
             edits[source] = (r'^((?:__version__|SUITE_VERSION) = )".*"$', rf'\1"{text}"')
         for path, (pattern, new) in edits.items():
             changed, count = re.subn(pattern, new, path.read_text(), flags=re.MULTILINE)

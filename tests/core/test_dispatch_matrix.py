@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core import TensorDict, lazy_stack
-from tensordict_core.base.torch_table import _HANDLERS, _PYTHON_HANDLERS
+from tensordict_core.base.registry.torch_functions import _HANDLERS, _PYTHON_HANDLERS
 
 SIZE = (2, 3)
 OPERANDS = {"self", "other", "tensor1", "tensor2", "end", "weight", "exponent", "min", "max"}

@@ -12,7 +12,7 @@ from torch import nn
 
 from tensordict_core import TensorDict
 from tensordict_nn import TensorDictModule, TensorDictParams
-from tensordict_nn.pickling import carried
+from tensordict_nn.modules.pickling import carried
 
 
 class Mapped(torch.Tensor):

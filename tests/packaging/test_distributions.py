@@ -63,7 +63,7 @@ def metadata_of(wheel: Path) -> Message:
 def version_of(name: str) -> str:
     """The version that the source states, where `tools/set_version.py` writes it."""
     source = ROOT / "packages" / name / "src" / IMPORT_NAMES[name]
-    place, variable = ("_aliases.py", "SUITE_") if name == "tensordict-suite" else ("__init__.py", "__")
+    place, variable = ("_serve/aliases.py", "SUITE_") if name == "tensordict-suite" else ("__init__.py", "__")
     [version] = re.findall(rf'^{variable}version(?:__)? = "(.*)"$', (source / place).read_text(), re.M | re.I)
     return version
 
@@ -131,7 +131,11 @@ def test_distributions_depend_on_the_minor_version_of_each_other(name):
 def test_setting_the_version_changes_it_everywhere(tmp_path):
     """In a copy: the version of each distribution, and the bounds that they put on each other."""
     for folder in (ROOT / "packages").iterdir():
-        for path in (folder / "pyproject.toml", *folder.glob("src/*/__init__.py"), *folder.glob("src/*/_aliases.py")):
+        for path in (
+            folder / "pyproject.toml",
+            *folder.glob("src/*/__init__.py"),
+            *folder.glob("src/*/_serve/aliases.py"),
+        ):
             if path.exists():
                 copy = tmp_path / "packages" / path.relative_to(ROOT / "packages")
                 copy.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import torch
 
 import tensordict
 from tensordict import LazyStackedTensorDict, TensorDict, lazy_stack
-from tensordict._aliases import ANSWER, MODULES, PRIVATE
+from tensordict._serve.aliases import ANSWER, MODULES, PRIVATE
 
 
 @pytest.mark.parametrize("name", PRIVATE)

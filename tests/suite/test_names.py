@@ -14,8 +14,8 @@ import pytest
 
 import tensordict
 import tensordict_core
-from tensordict._aliases import MODULES, RELEASE
-from tensordict._names import OWNERS, RENAMED, SUBMODULES
+from tensordict._serve.aliases import MODULES, RELEASE
+from tensordict._serve.names import OWNERS, RENAMED, SUBMODULES
 
 ALL = [
     (module, owner, name)
@@ -142,8 +142,8 @@ def test_submodules_are_attributes_without_an_import():
 
 def test_every_module_is_in_the_table_and_the_reverse():
     found = {"tensordict"} | {m.name for m in pkgutil.walk_packages(tensordict.__path__, "tensordict.")}
-    private = {m for m in found if m.rpartition(".")[2].startswith("_")} - set(MODULES)
-    assert private == {"tensordict._aliases", "tensordict._lazy", "tensordict._names"}
+    private = {m for m in found if "._" in m} - set(MODULES)
+    assert private == {"tensordict._serve", *(f"tensordict._serve.{name}" for name in ("aliases", "lazy", "names"))}
     assert found - private == {*OWNERS, *MODULES}
     assert all(f"{module}.{name}" in OWNERS for module, names in SUBMODULES.items() for name in names)
 

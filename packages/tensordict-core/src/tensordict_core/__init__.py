@@ -48,12 +48,12 @@ from tensordict_core.containers.nontensor.metadata import MetaData
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
-from tensordict_core.ops.combine import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict_core.ops.compat.deprecated import lazy_legacy, set_lazy_legacy
 from tensordict_core.ops.io.from_pytree import from_pytree
 from tensordict_core.ops.io.linked_list import LinkedList
 from tensordict_core.ops.io.pack import PackLayout
 from tensordict_core.ops.io.schema import from_struct_array
+from tensordict_core.ops.shape.combine import cat, lazy_stack, maybe_dense_stack, stack
 from tensordict_core.torch_api.closeness import assert_allclose_td, assert_close
 from tensordict_core.torch_api.collate import collate, dense_stack_tds
 from tensordict_core.torch_api.dispatch import register as _register_operations

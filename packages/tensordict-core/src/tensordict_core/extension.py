@@ -17,11 +17,11 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.pickle_names import register_pickle_names
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
-from tensordict_core.base.registry import ENTRY_POINT_GROUP, find_type, register_type, type_name
+from tensordict_core.base.registry.pickle_names import register_pickle_names
+from tensordict_core.base.registry.torch_functions import implements
+from tensordict_core.base.registry.types import ENTRY_POINT_GROUP, find_type, register_type, type_name
 from tensordict_core.base.shape_op import ShapeOp
-from tensordict_core.base.torch_table import implements
 from tensordict_core.base.tracing import constant_when_traced, in_functorch, is_compiling, may_fuse
 from tensordict_core.base.write_plan import Writer, register_writer
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from tensordict_core.extension import register_pickle_names
-from tensordict_nn.base import TensorDictModuleBase
 from tensordict_nn.cudagraph import CudaGraphModule
-from tensordict_nn.decorators import as_tensordict_module
-from tensordict_nn.dispatch import dispatch
 from tensordict_nn.distributions import (
     AddStateIndependentNormalScale,
     CompositeDistribution,
@@ -19,21 +16,37 @@ from tensordict_nn.distributions import (
     rand_one_hot,
 )
 from tensordict_nn.distributions.mappings import biased_softplus, inv_softplus
-from tensordict_nn.ensemble import EnsembleModule
-from tensordict_nn.functional import from_module, to_module
 from tensordict_nn.fx import TDGraphModule, symbolic_trace
-from tensordict_nn.module import TensorDictModule, TensorDictModuleWrapper, WrapModule
-from tensordict_nn.params import TensorDictParams
+from tensordict_nn.modules.base import TensorDictModuleBase
+from tensordict_nn.modules.decorators import as_tensordict_module
+from tensordict_nn.modules.dispatch import dispatch
+from tensordict_nn.modules.ensemble import EnsembleModule
+from tensordict_nn.modules.module import TensorDictModule, TensorDictModuleWrapper, WrapModule
+from tensordict_nn.modules.sequential import TensorDictSequential
+from tensordict_nn.modules.skipping import set_skip_existing, skip_existing
+from tensordict_nn.modules.tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper
+from tensordict_nn.params.functional import from_module, to_module
+from tensordict_nn.params.stacking import from_modules
+from tensordict_nn.params.tensordict_params import TensorDictParams
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 from tensordict_nn.probabilistic.sequential import ProbabilisticTensorDictSequential
 from tensordict_nn.sampling.aggregation import composite_lp_aggregate, set_composite_lp_aggregate
 from tensordict_nn.sampling.interaction import InteractionType, interaction_type, set_interaction_type
-from tensordict_nn.sequential import TensorDictSequential
-from tensordict_nn.skipping import set_skip_existing, skip_existing
-from tensordict_nn.stacking import from_modules
-from tensordict_nn.tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper
 
-register_pickle_names({"tensordict_nn.probabilistic.interaction.InteractionType": InteractionType})
+EARLIER_MODULES = {
+    "base": (TensorDictModuleBase,),
+    "ensemble": (EnsembleModule,),
+    "module": (TensorDictModule, TensorDictModuleWrapper, WrapModule),
+    "params": (TensorDictParams,),
+    "probabilistic.interaction": (InteractionType,),
+    "sequential": (TensorDictSequential,),
+    "tensorclass_module": (TensorClassModuleBase, TensorClassModuleWrapper),
+}
+"""Classes by the modules that pickles of earlier releases name."""
+
+register_pickle_names(
+    {f"{__name__}.{module}.{cls.__name__}": cls for module, classes in EARLIER_MODULES.items() for cls in classes}
+)
 
 __version__ = "0.1.0"
 

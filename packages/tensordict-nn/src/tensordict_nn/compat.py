@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from tensordict_core import NestedKey, unravel_key
-from tensordict_nn.dispatch import DISPATCHES, set_dispatch
 from tensordict_nn.distributions.mappings import expln
 from tensordict_nn.distributions.truncated_normal import TruncatedStandardNormal
+from tensordict_nn.modules.dispatch import DISPATCHES, set_dispatch
+from tensordict_nn.modules.skipping import set_skip_existing
 from tensordict_nn.probabilistic.generators import use_generator
-from tensordict_nn.skipping import set_skip_existing
 
 __all__ = [
     "TruncatedStandardNormal",

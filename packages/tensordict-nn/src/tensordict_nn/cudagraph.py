@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from tensordict_core import LazyStackedTensorDict, NestedKey
 from tensordict_core.extension import Node
 from tensordict_nn import errors
-from tensordict_nn.base import as_keys, require_inputs
-from tensordict_nn.dispatch import dispatch
+from tensordict_nn.modules.base import as_keys, require_inputs
+from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 from tensordict_nn.sampling.interaction import interaction_type
 

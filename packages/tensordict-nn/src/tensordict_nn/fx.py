@@ -14,10 +14,10 @@ import torch
 from torch import fx, nn
 
 from tensordict_nn import errors
-from tensordict_nn.base import TensorDictModuleBase, require_inputs
-from tensordict_nn.dispatch import dispatch
-from tensordict_nn.module import TensorDictModule, TensorDictModuleWrapper
-from tensordict_nn.sequential import TensorDictSequential
+from tensordict_nn.modules.base import TensorDictModuleBase, require_inputs
+from tensordict_nn.modules.dispatch import dispatch
+from tensordict_nn.modules.module import TensorDictModule, TensorDictModuleWrapper
+from tensordict_nn.modules.sequential import TensorDictSequential
 
 __all__ = ["TDGraphModule", "symbolic_trace"]
 

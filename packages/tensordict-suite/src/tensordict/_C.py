@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tensordict._lazy import serve_alias
+from tensordict._serve.lazy import serve_alias
 
 __getattr__, __dir__ = serve_alias(__name__)

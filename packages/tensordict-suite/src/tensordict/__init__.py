@@ -2,8 +2,8 @@
 
 This package defines nothing. A name is imported from the distribution that owns it when it is first used, so that
 ``import tensordict`` loads neither torch nor numba, and a program needs only the distributions that it uses.
-``_names.py`` lists the owner of each name, ``_lazy.py`` imports it. ``_aliases.py`` lists module paths and private
-names that published programs import, each with the public name that it stands for.
+In ``_serve``, ``names.py`` lists the owner of each name, ``lazy.py`` imports it, and ``aliases.py`` lists module paths
+and private names that published programs import, each with the public name that it stands for.
 
 >>> from tensordict import TensorDict
 >>> import tensordict_core
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensordict._lazy import refuse_beside_reference, serve
+from tensordict._serve.lazy import refuse_beside_reference, serve
 
 refuse_beside_reference()
 

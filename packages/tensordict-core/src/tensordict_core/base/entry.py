@@ -18,7 +18,7 @@ from tensordict_core.base.meta import Meta, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
 from tensordict_core.base.ragged import shape_of
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 
 __all__ = ["as_tensor", "non_tensor_entry", "to_entry"]
 

@@ -15,8 +15,8 @@ import torch
 from tensordict_core.base.index import Index
 from tensordict_core.base.lock import Locking
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.registry import containers
-from tensordict_core.base.torch_table import find_handler
+from tensordict_core.base.registry.torch_functions import find_handler
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_back import Block, WriteBack
 from tensordict_core.ops.apply import Applying
 from tensordict_core.ops.cast import Casting
@@ -29,7 +29,10 @@ from tensordict_core.ops.compat.private_names import PrivateNames
 from tensordict_core.ops.compat.stores import StoreStubs
 from tensordict_core.ops.compat.tables import TableStubs
 from tensordict_core.ops.creation import Creation
-from tensordict_core.ops.flatten_keys import KeyFlattening
+from tensordict_core.ops.entries.flatten_keys import KeyFlattening
+from tensordict_core.ops.entries.removal import Removal
+from tensordict_core.ops.entries.select import KeySelection
+from tensordict_core.ops.entries.update import Updating
 from tensordict_core.ops.grad import Autograd
 from tensordict_core.ops.indexing import Indexing
 from tensordict_core.ops.io.format import Representation
@@ -38,6 +41,7 @@ from tensordict_core.ops.io.pickling import Serialization
 from tensordict_core.ops.io.schema import Schemas
 from tensordict_core.ops.io.to_python import Conversion
 from tensordict_core.ops.masking import Masking
+from tensordict_core.ops.names import DimNames
 from tensordict_core.ops.parallel.distributed.collectives import Collectives
 from tensordict_core.ops.parallel.distributed.point_to_point import PointToPoint
 from tensordict_core.ops.parallel.distributed.remote_init import RemoteInit
@@ -46,13 +50,10 @@ from tensordict_core.ops.parallel.multiprocessing.shared_memory import SharedMem
 from tensordict_core.ops.pointwise import Pointwise
 from tensordict_core.ops.properties import Properties
 from tensordict_core.ops.reduce import Reduction
-from tensordict_core.ops.removal import Removal
-from tensordict_core.ops.select import KeySelection
-from tensordict_core.ops.shape import Shape
-from tensordict_core.ops.split import Splitting
-from tensordict_core.ops.stack import Stacking
+from tensordict_core.ops.shape.rearrange import Rearrangement
+from tensordict_core.ops.shape.split import Splitting
+from tensordict_core.ops.shape.stack import Stacking
 from tensordict_core.ops.tensor_spec import TensorSpecs
-from tensordict_core.ops.update import Updating
 
 __all__ = ["TensorCollection", "TensorDictBase", "subclass_hooks"]
 
@@ -65,7 +66,7 @@ class TensorCollection(
     Updating,
     KeySelection,
     Indexing,
-    Shape,
+    Rearrangement,
     Splitting,
     Stacking,
     Pointwise,
@@ -92,6 +93,7 @@ class TensorCollection(
     StoreStubs,
     TableStubs,
     Locking,
+    DimNames,
     Properties,
     TensorSpecs,
     Representation,

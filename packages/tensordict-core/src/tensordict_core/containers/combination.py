@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.ragged import cat_leaves
-from tensordict_core.ops.combine import cat_nodes, stack_nodes
+from tensordict_core.ops.shape.combine import cat_nodes, stack_nodes
 
 __all__ = ["CAT", "STACK", "Combination", "combined"]
 

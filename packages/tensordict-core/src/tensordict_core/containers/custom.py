@@ -16,7 +16,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import ShapeOp
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.delegating import Delegating, delegate

@@ -24,7 +24,7 @@ from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, a
 from tensordict_core.base.node import Node
 from tensordict_core.base.ragged import leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorDictBase

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import as_device
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.nontensor.base import NonTensorDataBase
 from tensordict_core.containers.nontensor.metadata import MetaData

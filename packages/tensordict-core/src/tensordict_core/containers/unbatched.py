@@ -22,7 +22,7 @@ from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.tracing import is_compiling, mapped_dim, transform_level
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.opaque import OpaqueNode

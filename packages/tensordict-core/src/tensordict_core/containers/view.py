@@ -17,7 +17,7 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import IsLeaf
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
 from tensordict_core.containers.custom import CustomContainer, unpickled
 

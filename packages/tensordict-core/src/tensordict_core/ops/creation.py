@@ -13,7 +13,7 @@ from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, How
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.factories.reduction import batched
 

@@ -18,11 +18,11 @@ from tensordict_core.base.keys import NestedKey, unravel_key
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
-from tensordict_core.ops.combine import write_out
 from tensordict_core.ops.factories.operands import complete, lined_up, match, without_last
 from tensordict_core.ops.factories.reduction import batched
+from tensordict_core.ops.shape.combine import write_out
 
 __all__ = ["Masking", "pad_values"]
 

@@ -18,12 +18,12 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.tracing import may_fuse
-from tensordict_core.ops.combine import write_out
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
 from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, match, over_batch_size, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import Operand
+from tensordict_core.ops.shape.combine import write_out
 
 __all__ = ["Pointwise"]
 

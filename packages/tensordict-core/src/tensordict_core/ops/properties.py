@@ -13,20 +13,9 @@ from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import in_shared_memory, is_leaf_nontensor
 from tensordict_core.base.ragged import shape_of
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 
 __all__ = ["Properties"]
-
-
-def _check_names(node: Any, names: tuple[str | None, ...]) -> None:
-    """Refuse new dim names of which one is that of a further dimension of a nested tensordict."""
-    for below in node._nodes():
-        own = below._meta.names
-        if own is not None and not node._holds_slices:
-            twice = [name for name in own[len(node._meta.batch_size) :] if name is not None and name in names]
-            if twice:
-                raise errors.name_of_nested(twice[0], own)
-        _check_names(below, names)
 
 
 class Properties(Node):
@@ -224,109 +213,6 @@ class Properties(Node):
                 if fits_any or node._meta.batch_size[: len(new)] != new:
                     node._change_batch_size(new)
         return self
-
-    # names -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def names(self) -> list[str | None]:
-        """A name (or ``None``) for each batch dimension; settable.
-
-        >>> TensorDict({}, [3, 4], names=["time", None]).names
-        ['time', None]
-        """
-        names = self._meta.names
-        return [None] * len(self._meta.batch_size) if names is None else list(names)
-
-    @names.setter
-    def names(self, value: Sequence[str | None] | None) -> None:
-        names = as_names(value, len(self._meta.batch_size))
-        if names is not None:
-            _check_names(self, names)
-        self._put_names(names)
-
-    def _put_names(self, names: tuple[str | None, ...] | None) -> None:
-        self._set_meta(self._meta.named(names))
-        for node in self._nodes():
-            own = node._meta
-            if names is None:
-                rest = (None,) * len(self._meta.batch_size) + (own.names or ())[len(self._meta.batch_size) :]
-                node._put_names(rest if any(rest) else None)
-            else:
-                nested = own.names or (None,) * len(own.batch_size)
-                node._put_names(names + nested[len(names) :])
-
-    def _adopt_names(self, entry: Any) -> None:
-        """Take over the names that a nested tensordict gives to the batch dimensions, which had none."""
-        names = entry._meta.names[: len(self._meta.batch_size)]
-        if any(name is not None for name in names):
-            self._put_names(names)
-
-    def rename_(self, *names: str | None, **rename_map: str) -> Self:
-        """Set the dim names: all of them in order, or some of them by their old name.
-
-        Raises:
-            RuntimeError: The number of names differs from the number of batch dimensions.
-            ValueError: No dimension has an old name.
-
-        >>> TensorDict({}, [3], names=["a"]).rename_(a="b").names
-        ['b']
-        """
-        self.names = self._renamed(names, rename_map)
-        return self
-
-    def rename(self, *names: str | None, **rename_map: str) -> Self:
-        """Return a shallow copy with other dim names; arguments are those of ``rename_``.
-
-        Raises:
-            ValueError: No names are given, or names in order and by old name.
-
-        >>> TensorDict({"a": torch.zeros(2, 3)}, [2, 3], names=["time", "env"]).rename(time="step").names
-        ['step', 'env']
-        """
-        if not names and not rename_map:
-            raise ValueError("rename takes new names in order or by old name, got none; pass None to drop the names")
-        out = self._clone(False)
-        out.names = self._renamed(names, rename_map)
-        return out
-
-    def _renamed(self, names: tuple[str | None, ...], rename_map: dict[str, str]) -> list[str | None] | None:
-        if names and rename_map:
-            raise ValueError("rename takes names in order or by old name, not both; pass one of them")
-        if names == (None,) and self.batch_dims != 1:
-            return None
-        if not rename_map:
-            return list(names)
-        unknown = [old for old in rename_map if old not in self.names]
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} names no batch dimension; use one of the names {self.names}")
-        return [rename_map.get(name, name) if name is not None else None for name in self.names]
-
-    def refine_names(self, *names: Any) -> Self:
-        """Name dimensions that have no name yet; ``...`` skips the dimensions in its place.
-
-        Raises:
-            RuntimeError: A dimension has another name already.
-
-        >>> TensorDict({}, [3, 4]).refine_names(..., "x").names
-        [None, 'x']
-        """
-        own = self.names
-        given = list(names)
-        if ... in given:
-            at = given.index(...)
-            given[at : at + 1] = own[at : len(own) - (len(given) - at - 1)]
-        if len(given) != len(own):
-            raise errors.SizeError(
-                f"refine_names got {len(given)} names for {len(own)} batch dimensions; "
-                "pass one per dimension or use '...'"
-            )
-        for old, new in zip(own, given, strict=True):
-            if old is not None and new != old:
-                raise RuntimeError(f"refine_names cannot change the name {old!r} to {new!r}; use rename_ for that")
-        self.names = given
-        return self
-
-    # leaves ----------------------------------------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
         """Return whether the tree has no leaves and no non-tensor values.

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
-from tensordict_core.ops.combine import fill_out
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.reduction import (
     Dim,
@@ -35,6 +34,7 @@ from tensordict_core.ops.factories.typed import (
     SpreadReduction,
     ValueReduction,
 )
+from tensordict_core.ops.shape.combine import fill_out
 
 __all__ = ["Reduction"]
 

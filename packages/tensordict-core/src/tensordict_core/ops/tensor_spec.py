@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base.meta import as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 
 __all__ = ["FIELDS", "TensorSpecs", "as_described", "describe_leaf", "describes"]
 

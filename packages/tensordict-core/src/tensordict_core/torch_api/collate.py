@@ -13,7 +13,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node
 from tensordict_core.containers.collection import TensorCollection
-from tensordict_core.ops.combine import maybe_dense_stack
+from tensordict_core.ops.shape.combine import maybe_dense_stack
 from tensordict_core.torch_api.padding import pad_tensors
 
 __all__ = ["collate", "dense_stack_tds"]

@@ -21,10 +21,10 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
-from tensordict_core.base.torch_table import implements
-from tensordict_core.ops.combine import write_out
+from tensordict_core.base.registry.torch_functions import implements
 from tensordict_core.ops.factories.operands import broadcast_how, match, spread
 from tensordict_core.ops.factories.spec import OpSpec, operations
+from tensordict_core.ops.shape.combine import write_out
 
 __all__ = ["by_leaf", "line_up", "operand_names", "register", "with_out"]
 

@@ -15,10 +15,10 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import as_device
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
+from tensordict_core.base.registry.torch_functions import find_handler, implements
 from tensordict_core.base.shape_op import normal_dim
-from tensordict_core.base.torch_table import find_handler, implements
-from tensordict_core.ops.combine import cat, stack, write_out
 from tensordict_core.ops.factories.reduction import over_leaves
+from tensordict_core.ops.shape.combine import cat, stack, write_out
 from tensordict_core.torch_api.dispatch import by_leaf, line_up, with_out
 
 __all__ = ["register"]

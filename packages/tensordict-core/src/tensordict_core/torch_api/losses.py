@@ -11,7 +11,7 @@ from torch.nn import functional
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
-from tensordict_core.base.torch_table import implements
+from tensordict_core.base.registry.torch_functions import implements
 from tensordict_core.ops.factories.operands import match
 
 __all__ = ["register"]

@@ -14,8 +14,8 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.lazy.columns import check_padding_side, padded_to
-from tensordict_core.ops.combine import lazy_stack, stack
 from tensordict_core.ops.masking import pad_values
+from tensordict_core.ops.shape.combine import lazy_stack, stack
 
 __all__ = ["pad", "pad_sequence", "pad_tensors", "unpad_sequence"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.pickle_names import register_pickle_names
+from tensordict_core.base.registry.pickle_names import register_pickle_names
 from tensordict_core.containers.custom import unpickled
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict

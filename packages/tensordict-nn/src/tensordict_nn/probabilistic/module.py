@@ -10,14 +10,14 @@ import torch
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
-from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, checked_keys, require_inputs
-from tensordict_nn.dispatch import dispatch
 from tensordict_nn.distributions.composite import CompositeDistribution, with_suffix
 from tensordict_nn.distributions.delta import Delta
+from tensordict_nn.modules.base import Keys, TensorDictModuleBase, as_keys, checked_keys, require_inputs
+from tensordict_nn.modules.dispatch import dispatch
+from tensordict_nn.modules.skipping import may_skip, skips
 from tensordict_nn.probabilistic.generators import draw_with, resolve_generator
 from tensordict_nn.sampling.aggregation import composite_lp_aggregate
 from tensordict_nn.sampling.interaction import InteractionType, interaction_type, take
-from tensordict_nn.skipping import may_skip, skips
 
 __all__ = ["ProbabilisticTensorDictModule"]
 

@@ -9,11 +9,11 @@ import torch
 
 from tensordict_core import NestedKey, TensorDict
 from tensordict_nn import errors
-from tensordict_nn.base import Keys
 from tensordict_nn.distributions.composite import CompositeDistribution
+from tensordict_nn.modules.base import Keys
+from tensordict_nn.modules.sequential import TensorDictSequential, chained_keys, copy_entries
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 from tensordict_nn.sampling.interaction import InteractionType, imply, interaction_type
-from tensordict_nn.sequential import TensorDictSequential, chained_keys, copy_entries
 
 __all__ = ["ProbabilisticTensorDictSequential"]
 

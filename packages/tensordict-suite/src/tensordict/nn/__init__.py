@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensordict._lazy import serve
+from tensordict._serve.lazy import serve
 
 if TYPE_CHECKING:
     from tensordict_core import make_tensordict as make_tensordict

@@ -15,7 +15,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.containers.collection import TensorDictBase
 

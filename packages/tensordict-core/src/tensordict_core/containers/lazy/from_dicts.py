@@ -9,8 +9,8 @@ from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.signature import with_options
 from tensordict_core.containers.collection import TensorDictBase
-from tensordict_core.ops.combine import lazy_stack
 from tensordict_core.ops.io import from_python as build
+from tensordict_core.ops.shape.combine import lazy_stack
 
 __all__ = ["LazyBuilding"]
 

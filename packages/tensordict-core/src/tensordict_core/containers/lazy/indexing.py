@@ -16,9 +16,9 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import WritePlan
-from tensordict_core.ops.update_inplace import over_rows
+from tensordict_core.ops.entries.update_inplace import over_rows
 
 __all__ = ["LazyIndexing", "nest"]
 

@@ -12,7 +12,7 @@ import torch
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.containers.lazy.columns import as_nested, as_padded, stacked_lists
 from tensordict_core.containers.nontensor.data import is_non_tensor
 

@@ -13,7 +13,7 @@ from typing import Any
 from tensordict_core.base.shape_op import BatchOp, Reshape, ShapeOp, Unsqueeze
 from tensordict_core.containers.lazy.indexing import nest
 from tensordict_core.containers.nontensor.positions import reshape_positions
-from tensordict_core.ops.combine import cat_nodes, stack_nodes
+from tensordict_core.ops.shape.combine import cat_nodes, stack_nodes
 
 __all__ = ["LazyReshaping"]
 

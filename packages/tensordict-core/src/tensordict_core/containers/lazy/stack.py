@@ -17,7 +17,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import How, IsLeaf
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Unsqueeze
 from tensordict_core.containers.lazy.columns import combined
 from tensordict_core.containers.lazy.elementwise import LazyElementwise

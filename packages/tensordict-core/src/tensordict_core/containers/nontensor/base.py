@@ -19,7 +19,7 @@ from tensordict_core.base.entry import non_tensor_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.options import current as options
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Expand, ShapeOp, Unsqueeze
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorCollection

@@ -15,7 +15,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.rebuild import How
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.containers.nontensor.base import NonTensorDataBase, expanded_dims, known_size

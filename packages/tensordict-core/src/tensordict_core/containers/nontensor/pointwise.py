@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.containers.nontensor.positions import broadcast
 from tensordict_core.ops.factories.operands import over_batch_size
 

@@ -7,7 +7,7 @@ from typing import Self, Unpack
 import torch
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.plugins import satellite
+from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.signature import with_options
 from tensordict_core.ops.compat.options import LoadOptions, StrPath
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
-from tensordict_core.base.plugins import is_loaded, satellite
+from tensordict_core.base.registry.plugins import is_loaded, satellite
 from tensordict_core.base.signature import with_options
 from tensordict_core.ops.compat.options import (
     ConsolidateOptions,

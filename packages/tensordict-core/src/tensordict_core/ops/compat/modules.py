@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, overload
 from torch import nn
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.plugins import satellite
+from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.ops.io.to_python import of_class
 
 __all__ = ["ModuleStubs"]

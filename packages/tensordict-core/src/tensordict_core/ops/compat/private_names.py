@@ -15,7 +15,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 
 __all__ = ["PrivateNames"]
 

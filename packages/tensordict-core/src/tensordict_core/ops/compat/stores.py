@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.plugins import satellite
+from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.ops.compat.options import StrPath
 
 __all__ = ["StoreStubs"]

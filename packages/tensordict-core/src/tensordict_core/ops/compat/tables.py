@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.plugins import satellite
+from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.ops.compat.options import StrPath
 
 __all__ = ["TableStubs"]

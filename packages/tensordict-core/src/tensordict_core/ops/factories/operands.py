@@ -20,7 +20,7 @@ from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 
 __all__ = [
     "batch_operand",

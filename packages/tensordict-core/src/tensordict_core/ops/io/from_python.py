@@ -20,10 +20,10 @@ from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.keys import NestedKey, unravel_key
 from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node
-from tensordict_core.base.plugins import satellite
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.plugins import satellite
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
-from tensordict_core.ops.combine import lazy_stack, maybe_dense_stack, stack
+from tensordict_core.ops.shape.combine import lazy_stack, maybe_dense_stack, stack
 
 __all__ = [
     "BuildOptions",

@@ -14,7 +14,7 @@ from torch.utils import _pytree as registry
 
 from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.io.from_python import sized
 
 __all__ = ["PYTREE_KEY", "from_pytree", "to_pytree"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 
 __all__ = ["PackLayout", "Packing"]
 

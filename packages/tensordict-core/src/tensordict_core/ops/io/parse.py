@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 
 __all__ = ["parse_tensor_dict_string"]
 

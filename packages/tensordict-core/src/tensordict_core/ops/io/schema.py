@@ -12,8 +12,8 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.plugins import satellite
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.plugins import satellite
+from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.io.to_python import of_class
 
 __all__ = ["Schemas", "from_struct_array"]

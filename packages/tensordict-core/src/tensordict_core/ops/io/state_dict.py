@@ -19,7 +19,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 
 __all__ = ["BATCH_SIZE", "NAMES", "STACK_DIM", "UNBATCHED", "VALUE", "VALUES", "load", "new_state", "put", "restore"]
 

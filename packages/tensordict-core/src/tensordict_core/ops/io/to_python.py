@@ -16,7 +16,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import is_tensorclass
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees

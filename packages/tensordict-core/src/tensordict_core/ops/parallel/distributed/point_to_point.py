@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.parallel.distributed.messages import (
     Block,
     Transfer,

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.parallel.distributed.collectives import buffer_device, placed, result_device
 from tensordict_core.ops.parallel.distributed.messages import process_group
 from tensordict_core.ops.parallel.packing import pack

@@ -17,10 +17,10 @@ from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.signature import check_options, with_options
-from tensordict_core.ops.combine import cat, stack
 from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, cut, opened, write
 from tensordict_core.ops.parallel.multiprocessing.progress import progress
 from tensordict_core.ops.parallel.multiprocessing.workers import MapOptions, Workers, pool_size, start, worker_count
+from tensordict_core.ops.shape.combine import cat, stack
 
 __all__ = ["ProcessMapping"]
 

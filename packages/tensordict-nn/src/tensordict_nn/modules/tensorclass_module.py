@@ -15,8 +15,8 @@ from torch import nn
 from tensordict_core import TensorDict
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
-from tensordict_nn.base import TensorDictModuleBase, require_inputs
-from tensordict_nn.dispatch import dispatch
+from tensordict_nn.modules.base import TensorDictModuleBase, require_inputs
+from tensordict_nn.modules.dispatch import dispatch
 
 __all__ = ["TensorClassModuleBase", "TensorClassModuleWrapper"]
 

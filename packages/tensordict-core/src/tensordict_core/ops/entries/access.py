@@ -18,7 +18,7 @@ from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.views import ItemsView, KeysView, ValuesView, ViewOptions
 from tensordict_core.base.write_plan import UpdatePlan
 

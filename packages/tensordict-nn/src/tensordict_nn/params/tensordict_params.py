@@ -32,9 +32,9 @@ from tensordict_core.extension import (
     register_wrapper,
 )
 from tensordict_nn import errors
-from tensordict_nn.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
-from tensordict_nn.mapped import file_among, warn_of_file
-from tensordict_nn.param_operations import add_operations
+from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
+from tensordict_nn.params.mapped import file_among, warn_of_file
+from tensordict_nn.params.operations import add_operations
 
 __all__ = ["TensorDictParams"]
 

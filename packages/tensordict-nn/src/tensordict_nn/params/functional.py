@@ -30,10 +30,10 @@ from tensordict_core.extension import (
     to_entry,
 )
 from tensordict_nn import errors
-from tensordict_nn.leaves import as_buffer
-from tensordict_nn.mapped import Guard, file_among, warn_of_file
-from tensordict_nn.params import TensorDictParams
-from tensordict_nn.plan import Plan, Slot, bind, find_plan
+from tensordict_nn.params.leaves import as_buffer
+from tensordict_nn.params.mapped import Guard, file_among, warn_of_file
+from tensordict_nn.params.plan import Plan, Slot, bind, find_plan
+from tensordict_nn.params.tensordict_params import TensorDictParams
 
 __all__ = ["from_module", "to_module"]
 

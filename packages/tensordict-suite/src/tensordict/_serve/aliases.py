@@ -17,6 +17,7 @@ RELEASE = "0.15.3"
 # module path -> modules whose names it has
 MODULES: Mapping[str, tuple[str, ...]] = {
     "tensordict._C": ("tensordict.utils",),
+    "tensordict._lazy": ("tensordict",),
     "tensordict._pytree": ("tensordict",),
     "tensordict._td": ("tensordict",),
     "tensordict._tensorcollection": ("tensordict",),

@@ -11,7 +11,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.base.shape_op import normal_dim
-from tensordict_core.ops import combine
+from tensordict_core.ops.shape import combine
 
 __all__ = ["Stacking"]
 

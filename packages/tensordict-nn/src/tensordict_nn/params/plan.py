@@ -20,7 +20,7 @@ from torch.nn.parameter import Parameter
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, Node, dense, entries, is_leaf_tensor
 from tensordict_nn import errors
-from tensordict_nn.mapped import maps_files
+from tensordict_nn.params.mapped import maps_files
 
 __all__ = ["Plan", "Slot", "bind", "find_plan", "put"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import SAME, TensorDictBase, is_compiling, operations
-from tensordict_nn.leaves import as_buffer, as_parameter, can_be_trained
+from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained
 
 __all__ = ["add_operations"]
 

@@ -1,4 +1,4 @@
-"""Shape operations on batch dimensions: ``reshape``, ``permute``, ``expand``, ``repeat``, ..."""
+"""Shape operations on batch dimensions: ``reshape``, ``permute``, ``expand``, ``flatten``, ..."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import (
-    BatchOp,
     Expand,
     Permute,
     Reshape,
@@ -23,10 +21,10 @@ from tensordict_core.base.shape_op import (
 )
 from tensordict_core.ops.factories.operands import with_leaves_as
 
-__all__ = ["Shape"]
+__all__ = ["Shape", "as_ints"]
 
 
-def _ints(args: tuple[Any, ...]) -> tuple[int, ...]:
+def as_ints(args: tuple[Any, ...]) -> tuple[int, ...]:
     """Return sizes or dims that were given one by one or as one sequence."""
     if len(args) == 1 and isinstance(args[0], list | tuple | torch.Size):
         return tuple(args[0])
@@ -53,18 +51,16 @@ def _sizes(name: str, args: tuple[Any, ...], keyword: str, value: Sequence[int] 
         TypeError: They are given by position and by name.
     """
     if value is None:
-        return _ints(args)
+        return as_ints(args)
     if args:
         raise TypeError(f"{name} got {args} and {keyword}={value}; give the {keyword} once")
     return tuple(value)
 
 
 class Shape(Node):
-    """Reshaping, reordering, expanding and repeating the batch dimensions."""
+    """Reshaping, reordering and expanding the batch dimensions."""
 
     __slots__ = ()
-
-    # views -----------------------------------------------------------------------------------------------------------
 
     def _rearranged(self, op: ShapeOp) -> Self:
         """Return the result of an invertible operation, which writes back at the end of a ``with`` block."""
@@ -352,138 +348,6 @@ class Shape(Node):
         """
         td = self.atleast_2d()
         return td if len(td._meta.batch_size) > 2 else td.unsqueeze(-1)
-
-    # rearrangements --------------------------------------------------------------------------------------------------
-
-    def _batch_op(self, function: Any, new: Sequence[int] | None = None, names: Any = None) -> Self:
-        size = self._meta.batch_size
-        new_size = size if new is None else torch.Size(new)
-        return self._reshape(BatchOp(size, new_size, function, names=names, lock=True))
-
-    def flip(self, *dims: Any) -> Self:
-        """Return a copy with the positions along the batch dimensions ``dims`` in reverse order.
-
-        >>> TensorDict({"a": torch.arange(3)}, [3]).flip(0)["a"]
-        tensor([2, 1, 0])
-        """
-        size = self._meta.batch_size
-        normal = [normal_dim(d, size) for d in _ints(dims)]
-        return self._batch_op(lambda leaf: leaf.flip(normal))
-
-    def fliplr(self) -> Self:
-        """Return a copy with the positions along the second batch dimension in reverse order.
-
-        >>> TensorDict({"a": torch.arange(4).view(2, 2)}, [2, 2]).fliplr()["a"]
-        tensor([[1, 0], [3, 2]])
-        """
-        return self.flip(1)
-
-    def flipud(self) -> Self:
-        """Return a copy with the positions along the first batch dimension in reverse order.
-
-        >>> TensorDict({"a": torch.arange(3)}, [3]).flipud()["a"]
-        tensor([2, 1, 0])
-        """
-        return self.flip(0)
-
-    def roll(
-        self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None, *, inplace: bool = False
-    ) -> Self:
-        """Return the entries rolled along batch dimensions; without ``dims`` the flattened batch is rolled.
-
-        >>> TensorDict({"a": torch.arange(3)}, [3]).roll(1, 0)["a"]
-        tensor([2, 0, 1])
-        """
-        size = self._meta.batch_size
-        if dims is None:
-            rolled = self.reshape(-1).roll(shifts, 0).reshape(size)
-            if rolled._meta.names != self._meta.names:
-                rolled._put_names(self._meta.names)
-            return self._in_place(rolled, inplace)
-        normal = [normal_dim(d, size) for d in ([dims] if isinstance(dims, int) else dims)]
-        return self._in_place(self._batch_op(lambda leaf: leaf.roll(shifts, normal)), inplace)
-
-    def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
-        """Return the plane of two batch dimensions rotated ``k`` times by 90 degrees.
-
-        >>> TensorDict({"a": torch.zeros(2, 3)}, [2, 3]).rot90().batch_size
-        torch.Size([3, 2])
-        """
-        size = self._meta.batch_size
-        if len(size) < 2:
-            raise RuntimeError(
-                f"rot90 requires at least 2 batch dimensions, and the batch size is {list(size)}; unsqueeze it first"
-            )
-        if isinstance(dims, int):
-            raise TypeError(f"rot90 rotates the plane of two dims, got dims={dims}; give two")
-        if len(dims) != 2:
-            raise errors.SizeError(f"rot90 rotates the plane of two dims, got dims={dims}; give two")
-        a, b = (normal_dim(d, size) for d in dims)
-        new = list(size)
-        order = list(range(len(new)))
-        if k % 2:
-            new[a], new[b] = new[b], new[a]
-            order[a], order[b] = b, a
-        return self._batch_op(lambda leaf: leaf.rot90(k, (a, b)), new, lambda names: tuple(names[i] for i in order))
-
-    def repeat(self, *repeats: Any, inplace: bool = False) -> Self:
-        """Return a copy with the batch repeated along each batch dimension.
-
-        >>> TensorDict({"a": torch.arange(2)}, [2]).repeat(2)["a"]
-        tensor([0, 1, 0, 1])
-        """
-        counts = _ints(repeats)
-        size = self._meta.batch_size
-        if len(counts) != len(size):
-            raise ValueError(
-                f"repeat needs one number per batch dimension, got {list(counts)} for batch size {list(size)}; "
-                "use expand to add dimensions"
-            )
-        new = [n * c for n, c in zip(size, counts, strict=True)]
-        return self._in_place(
-            self._batch_op(lambda leaf: leaf.repeat(*counts, *(1,) * (leaf.ndim - len(counts))), new), inplace
-        )
-
-    def tile(self, *dims: Any) -> Self:
-        """Return a copy with the batch repeated, as ``repeat``; missing leading counts or sizes are 1.
-
-        >>> TensorDict({"a": torch.arange(2)}, [2]).tile(2)["a"]
-        tensor([0, 1, 0, 1])
-        """
-        counts = _ints(dims)
-        missing = len(self._meta.batch_size) - len(counts)
-        td = self
-        for _ in range(-missing):
-            td = td.unsqueeze(0)
-        return td.repeat(*(1,) * max(missing, 0), *counts)
-
-    def repeat_interleave(
-        self, repeats: Tensor | int, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
-    ) -> Self:
-        """Return each slice along a batch dimension repeated; without ``dim`` the batch is flattened first.
-
-        Args:
-            repeats: The number of repetitions: one number, or a tensor with one number for each slice.
-            dim: The batch dimension.
-            output_size: The size of the result along ``dim``, if known.
-            inplace: Whether the result replaces the entries of this tensordict.
-
-        >>> TensorDict({"a": torch.arange(2)}, [2]).repeat_interleave(2, 0)["a"]
-        tensor([0, 0, 1, 1])
-        """
-        if dim is None:
-            return self._in_place(self.reshape(-1).repeat_interleave(repeats, 0, output_size=output_size), inplace)
-        size = self._meta.batch_size
-        at = normal_dim(dim, size)
-        total = (
-            size[at] * repeats
-            if isinstance(repeats, int)
-            else int(repeats.sum()) * (size[at] if repeats.numel() == 1 else 1)
-        )
-        new = (*size[:at], total, *size[at + 1 :])
-        return self._in_place(
-            self._batch_op(lambda leaf: leaf.repeat_interleave(repeats, at, output_size=output_size), new), inplace
-        )
 
     def _in_place(self, result: Self, inplace: bool) -> Self:
         """Return the result; with ``inplace``, replace the entries of this tensordict by its entries."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
-from tensordict_core.ops.access import Access
+from tensordict_core.ops.entries.access import Access
 
 __all__ = ["Removal"]
 

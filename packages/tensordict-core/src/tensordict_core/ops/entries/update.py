@@ -13,9 +13,9 @@ from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan
-from tensordict_core.ops.update_inplace import InPlaceUpdating, as_paths, pairs, restricted
+from tensordict_core.ops.entries.update_inplace import InPlaceUpdating, as_paths, pairs, restricted
 
 __all__ = ["Updating"]
 

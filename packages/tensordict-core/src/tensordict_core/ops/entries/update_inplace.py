@@ -19,7 +19,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, starts_with
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.registry import containers
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import WritePlan, broadcast_to, broadcasts, expand_to
 
 __all__ = ["InPlaceUpdating", "as_paths", "over_rows", "pairs", "restricted"]

@@ -17,7 +17,7 @@ from torch import nn
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
-from tensordict_nn.pickling import carried, restored
+from tensordict_nn.modules.pickling import carried, restored
 
 __all__ = ["TensorDictModuleBase", "as_keys", "checked_keys", "device_of", "require_inputs"]
 

@@ -10,11 +10,11 @@ from torch import nn
 from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
 from tensordict_core.extension import Node, is_compiling
 from tensordict_nn import errors
-from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys
-from tensordict_nn.calls import goes_straight, selects, watched
-from tensordict_nn.dispatch import dispatch
-from tensordict_nn.module import TensorDictModule, WrapModule, step, traced_step
-from tensordict_nn.skipping import may_skip, skips
+from tensordict_nn.modules.base import Keys, TensorDictModuleBase, as_keys
+from tensordict_nn.modules.calls import goes_straight, selects, watched
+from tensordict_nn.modules.dispatch import dispatch
+from tensordict_nn.modules.module import TensorDictModule, WrapModule, step, traced_step
+from tensordict_nn.modules.skipping import may_skip, skips
 
 __all__ = ["TensorDictSequential"]
 

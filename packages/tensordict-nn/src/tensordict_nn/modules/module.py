@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from tensordict_core import NestedKey, TensorDict
 from tensordict_core.extension import TensorCollection, is_compiling
 from tensordict_nn import errors
-from tensordict_nn.base import Keys, TensorDictModuleBase, as_keys, checked_keys, device_of, require_inputs
-from tensordict_nn.calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
-from tensordict_nn.dispatch import dispatch
-from tensordict_nn.form import Form, KeyList, parsed, written
-from tensordict_nn.skipping import may_skip, skips
+from tensordict_nn.modules.base import Keys, TensorDictModuleBase, as_keys, checked_keys, device_of, require_inputs
+from tensordict_nn.modules.calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
+from tensordict_nn.modules.dispatch import dispatch
+from tensordict_nn.modules.form import Form, KeyList, parsed, written
+from tensordict_nn.modules.skipping import may_skip, skips
 
 __all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step", "traced_step"]
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from tensordict_nn.base import TensorDictModuleBase
-from tensordict_nn.functional import from_module
-from tensordict_nn.leaves import copy_tied
-from tensordict_nn.stacking import stack_parameters
+from tensordict_nn.modules.base import TensorDictModuleBase
+from tensordict_nn.params.functional import from_module
+from tensordict_nn.params.leaves import copy_tied
+from tensordict_nn.params.stacking import stack_parameters
 
 __all__ = ["EnsembleModule"]
 

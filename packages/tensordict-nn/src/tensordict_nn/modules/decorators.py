@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensordict_core import NestedKey
-from tensordict_nn.base import as_keys
-from tensordict_nn.module import TensorDictModule
+from tensordict_nn.modules.base import as_keys
+from tensordict_nn.modules.module import TensorDictModule
 
 __all__ = ["as_tensordict_module"]
 

@@ -13,8 +13,8 @@ from tensordict_core import TensorDict
 from tensordict_core import lazy_stack as stack_lazily
 from tensordict_core.extension import KEEP, Meta, dense, is_leaf_tensor
 from tensordict_nn import errors
-from tensordict_nn.functional import from_module
-from tensordict_nn.params import TensorDictParams
+from tensordict_nn.params.functional import from_module
+from tensordict_nn.params.tensordict_params import TensorDictParams
 
 __all__ = ["from_modules", "stack_parameters"]
 

@@ -1,0 +1,3 @@
+"""Operations on entries by key: read, write, update, remove, select, flatten."""
+
+from __future__ import annotations
