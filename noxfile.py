@@ -260,7 +260,7 @@ def bench(session: nox.Session) -> None:
 def history(session: nox.Session) -> None:
     """History: times commits spread over the history beside torch, safetensors and the reference; ``-- --help``."""
     install(session, ["core", "memmap", "nn", "class"], "asv", "safetensors", REFERENCE)
-    session.run("python", "-m", "benchmarks.history", *session.posargs)
+    session.run("python", "-m", "benchmarks.dashboard.history", *session.posargs)
 
 
 @nox.session

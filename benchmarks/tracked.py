@@ -2,7 +2,7 @@
 
 Only names that the first release of a package exported are used; what moved since is found by `contenders.found`, so
 one file of benchmarks measures every commit. ``python -m benchmarks.tracked --json FILE`` measures the packages that
-are on the path. `benchmarks.history` does this for many commits.
+are on the path. `benchmarks.dashboard.history` does this for many commits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import OnDisk, Run, Tracked, core, found, measure, memmap, reference, scratch, settle
-from benchmarks.series import matches
+from benchmarks.dashboard.series import matches
 from benchmarks.workloads import Tree, flat, small_leaves, transformer
 
 

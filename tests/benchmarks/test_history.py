@@ -8,9 +8,8 @@ import platform
 import subprocess
 
 import pytest
-from benchmarks.series import RESULTS, ROOT, TRACKED
-
-from benchmarks import history
+from benchmarks.dashboard import history
+from benchmarks.dashboard.series import RESULTS, ROOT, TRACKED
 
 FILES = sorted(RESULTS.rglob("*.json"))
 in_git = pytest.mark.skipif(
@@ -32,7 +31,7 @@ def test_results_name_no_machine_and_no_folder(path):
 
 
 def test_what_the_dashboard_knows_of_the_benchmarks_is_fresh():
-    assert TRACKED.read_text() == history.summary(), "python -m benchmarks.history writes it"
+    assert TRACKED.read_text() == history.summary(), "python -m benchmarks.dashboard.history writes it"
 
 
 def test_every_benchmark_has_a_title_of_its_own_and_a_rival():
@@ -122,6 +121,10 @@ def test_the_command_explains_itself():
     import sys
 
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.history", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "benchmarks.dashboard.history", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "--bisect GOOD..BAD" in done.stdout

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from benchmarks.series import Series
-
-from benchmarks import dashboard
+from benchmarks.dashboard import pages as dashboard
+from benchmarks.dashboard.series import Series
 
 
 def series(ours, noise=0.0, limits=(), **others):
@@ -106,5 +105,5 @@ def test_scripts_of_other_hosts_become_copies():
 
 
 def test_a_script_without_a_copy_is_an_error():
-    with pytest.raises(ValueError, match=r"no copy of 'https://x\.y/new\.js' in benchmarks/vendor"):
+    with pytest.raises(ValueError, match=r"no copy of 'https://x\.y/new\.js' in dashboard/vendor"):
         dashboard.offline('<script src="https://x.y/new.js"></script>')

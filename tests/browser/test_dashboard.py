@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from benchmarks import dashboard
+    from benchmarks.dashboard import pages as dashboard
 
     made: Path = tmp_path_factory.mktemp("dashboard")
     dashboard.build(made / "html")

@@ -21,6 +21,7 @@ from tensordict_nn.modules.base import TensorDictModuleBase
 from tensordict_nn.modules.decorators import as_tensordict_module
 from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.modules.ensemble import EnsembleModule
+from tensordict_nn.modules.form import Form
 from tensordict_nn.modules.module import TensorDictModule, TensorDictModuleWrapper, WrapModule
 from tensordict_nn.modules.sequential import TensorDictSequential
 from tensordict_nn.modules.skipping import set_skip_existing, skip_existing
@@ -36,6 +37,7 @@ from tensordict_nn.sampling.interaction import InteractionType, interaction_type
 EARLIER_MODULES = {
     "base": (TensorDictModuleBase,),
     "ensemble": (EnsembleModule,),
+    "form": (Form,),
     "module": (TensorDictModule, TensorDictModuleWrapper, WrapModule),
     "params": (TensorDictParams,),
     "probabilistic.interaction": (InteractionType,),

@@ -1,4 +1,4 @@
-"""Profiles operations: ``python -m benchmarks.core_profile``.
+"""Profiles operations: ``python -m benchmarks.core.profile``.
 
 A row is one operation on ten leaves: its total time, the time of the torch calls that it makes, run by a loop in C, and
 the time of a plain loop over a dictionary; the overhead of the package is the rest of the total. All are CPU times of
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.compare_operations import interleaved
+from benchmarks.core.operations import interleaved
 from tensordict_core import TensorDict, lazy_stack
 
 

@@ -1,6 +1,6 @@
 """The first save of a new process, compared with its second one; an earlier process has compiled the kernels.
 
-``python -m benchmarks.memmap_first_save`` prints both, for contiguous and for strided tensors of 268 MB, in ms.
+``python -m benchmarks.memmap.first_save`` prints both, for contiguous and for strided tensors of 268 MB, in ms.
 Each round is a new process; imports before the save are not timed.
 """
 
@@ -72,8 +72,8 @@ class FromNothing:
 
 def saves(layout: str, name: str, folder: Path | None = None) -> tuple[float, float]:
     """Measures the first and the second save of a new process in milliseconds."""
-    code = "import sys; from benchmarks.memmap_first_save import report; report(*sys.argv[1:])"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    code = "import sys; from benchmarks.memmap.first_save import report; report(*sys.argv[1:])"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     # Without cached byte code, an import would compile its modules again.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "benchmark-byte-code"))

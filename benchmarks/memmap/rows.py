@@ -1,6 +1,6 @@
 """Rows of a dataset on disk: random batches, compared with the reference, indexed tensors and a copy in memory.
 
-``python -m benchmarks.memmap_rows`` prints the table and the ratios; every round runs every variant once, in random
+``python -m benchmarks.memmap.rows`` prints the table and the ratios; every round runs every variant once, in random
 order. ``--cold`` loads the dataset and one batch while its pages are on the disk, compared with plain reads of the same
 rows.
 """

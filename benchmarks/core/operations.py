@@ -1,4 +1,4 @@
-"""Compares operations with the reference and plain dictionaries: ``python -m benchmarks.compare_operations``.
+"""Compares operations with the reference and plain dictionaries: ``python -m benchmarks.core.operations``.
 
 Every round runs ours, the reference and the plain version of a row one after another, a few milliseconds each. Times
 are CPU times of this thread, so that other work on the machine is not counted; a time is the median over the rounds, a

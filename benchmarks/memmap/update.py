@@ -1,6 +1,6 @@
 """In-place writes: ``disk.update_(td)`` right after preallocation, and again when the pages are mapped.
 
-``python -m benchmarks.memmap_update`` compares with the reference, ``Tensor.copy_`` and writes into reserved blocks;
+``python -m benchmarks.memmap.update`` compares with the reference, ``Tensor.copy_`` and writes into reserved blocks;
 each round runs every variant once, in random order, after earlier writes have reached the disk. The kernels are
 compiled first.
 """

@@ -1,6 +1,6 @@
 """Distributed messages: many small leaves in one message, in one message per leaf, and by the reference.
 
-Two processes on one machine use gloo. ``python -m benchmarks.core_distributed`` runs the variants in turn, round by
+Two processes on one machine use gloo. ``python -m benchmarks.core.distributed`` runs the variants in turn, round by
 round, and prints medians; a round is a message there and back.
 """
 

@@ -1,4 +1,4 @@
-"""Overhead of checksums in a save: ``python -m benchmarks.memmap_checksums`` prints medians and the difference.
+"""Overhead of checksums in a save: ``python -m benchmarks.memmap.checksums`` prints medians and the difference.
 
 Each round saves every workload with and without checksums, in random order, to a new place on the disk, after earlier
 writes have reached it.

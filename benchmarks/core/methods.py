@@ -1,4 +1,4 @@
-"""Compares every method without I/O with the reference, on five containers: ``python -m benchmarks.compare_methods``.
+"""Compares every method without I/O with the reference, on five containers: ``python -m benchmarks.core.methods``.
 
 The calls are generated: a method of the public interface with the arguments in `ARGUMENTS`, or with none if it needs
 none. Ours and the reference run one after another in every round, in CPU time of this thread; a ratio is the median
@@ -22,7 +22,7 @@ import tensordict.nn  # the reference imports it on request
 import tensordict_class
 import tensordict_core
 import tensordict_nn
-from benchmarks.compare_operations import interleaved, mean, timer
+from benchmarks.core.operations import interleaved, mean, timer
 
 ROWS, COLUMNS, LEAVES, STACKED = 3, 4, 10, 8
 

@@ -1,6 +1,6 @@
 """Redis: rows read and written by index, and tensordicts stored, beside the reference's container, on one server.
 
-``python -m benchmarks.store_redis`` prints the table: every round runs ours and the reference's once, in random order,
+``python -m benchmarks.store.redis`` prints the table: every round runs ours and the reference's once, in random order,
 with one thread of torch, on a server on loopback that the benchmark starts.
 """
 
@@ -18,7 +18,7 @@ import torch
 
 import tensordict as reference
 import tensordict_core as ours
-from benchmarks.stores import compare, data, random_rows
+from benchmarks.store.rounds import compare, data, random_rows
 
 MODULES = {"ours": ours, "reference": reference}
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 TRACKED = ROOT / "benchmarks" / "tracked.json"
-"""What is known of each benchmark without importing it, which would need torch; written by `benchmarks.history`."""
+"""What is known of each benchmark without importing it, which would need torch; `history` writes it."""
 LEVEL = 3
 """The present level of a series is the median of its last three commits: one busy moment changes no colour."""
 BEFORE = 8

@@ -1,6 +1,6 @@
 """Distributed checkpoints: saves and loads by ranks, against ``torch.distributed.checkpoint`` of the same torch.
 
-The ranks run on one machine over gloo. ``python -m benchmarks.memmap_distributed`` runs all variants in turn, round by
+The ranks run on one machine over gloo. ``python -m benchmarks.memmap.distributed`` runs all variants in turn, round by
 round, in the same processes, and prints medians of the slowest rank and ratios. ``--megabytes`` is the size of the
 whole checkpoint, ``--folder`` where it is written, ``--plan`` prints how long the planner takes for 100,000 leaves, and
 ``--plan-dcp`` the same for ``TensorDictWriter``, whose plans are DCP's.

@@ -1,4 +1,4 @@
-"""Compares parameters and modules with the reference and torch: ``python -m benchmarks.nn_compare``.
+"""Compares parameters and modules with the reference and torch: ``python -m benchmarks.nn.compare``.
 
 Every round runs all versions of a row one after another; a cell is the median over the rounds. A row that ends in
 "again" runs torch's program instead of ours, so its last cell shows the random difference. The reference changes
@@ -16,70 +16,70 @@ from typing import Any
 
 import torch
 
-from benchmarks import nn_compiled, nn_functional  # not their classes, which asv would time here again
+from benchmarks.nn import compiled, functional  # not their classes, which asv would time here again
 
 # The rows: name, setup, and the methods of ours, of the reference, and of torch (or nothing).
 ROWS: list[tuple[str, type[Any], str, str, str]] = [
     (
         "with params.to_module(model), 184 parameters",
-        nn_functional.Swap,
+        functional.Swap,
         "time_swap",
         "time_swap_reference",
         "time_swap_torch",
     ),
-    ("from_module, 184 parameters", nn_functional.Swap, "time_from_module", "time_from_module_reference", ""),
-    ("TensorDictModule", nn_functional.Calls, "time_module", "time_module_reference", "time_plain"),
+    ("from_module, 184 parameters", functional.Swap, "time_from_module", "time_from_module_reference", ""),
+    ("TensorDictModule", functional.Calls, "time_module", "time_module_reference", "time_plain"),
     (
         "TensorDictSequential of ten",
-        nn_functional.Calls,
+        functional.Calls,
         "time_sequence_of_ten",
         "time_sequence_of_ten_reference",
         "time_plain_of_ten",
     ),
     (
         "vmap over 100 stacked models",
-        nn_functional.Ensemble,
+        functional.Ensemble,
         "time_ensemble",
         "time_ensemble_reference",
         "time_ensemble_torch",
     ),
     (
         "vmap over 100 stacked models, torch again",
-        nn_functional.Ensemble,
+        functional.Ensemble,
         "time_ensemble_torch_again",
         "time_ensemble_reference",
         "time_ensemble_torch",
     ),
     (
         "ten layers compiled, a dictionary made for each call",
-        nn_compiled.Compiled,
+        compiled.Compiled,
         "time_sequence_made",
         "time_sequence_made_reference",
         "time_dictionary_made",
     ),
     (
         "ten layers compiled, a dictionary",
-        nn_compiled.Compiled,
+        compiled.Compiled,
         "time_sequence",
         "time_sequence_reference",
         "time_dictionary",
     ),
     (
         "ten layers compiled, modules by hand",
-        nn_compiled.Compiled,
+        compiled.Compiled,
         "time_sequence",
         "time_sequence_reference",
         "time_steps",
     ),
     (
         "ten layers compiled, a dictionary again",
-        nn_compiled.Compiled,
+        compiled.Compiled,
         "time_dictionary_again",
         "time_sequence_reference",
         "time_dictionary",
     ),
-    ("ten layers compiled, by hand", nn_compiled.Compiled, "time_by_hand", "time_by_hand_reference", "time_dictionary"),
-    ("ten layers compiled, tensors", nn_compiled.Compiled, "time_sequence", "time_sequence_reference", "time_tensors"),
+    ("ten layers compiled, by hand", compiled.Compiled, "time_by_hand", "time_by_hand_reference", "time_dictionary"),
+    ("ten layers compiled, tensors", compiled.Compiled, "time_sequence", "time_sequence_reference", "time_tensors"),
 ]
 
 

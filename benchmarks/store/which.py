@@ -1,6 +1,6 @@
 """Which store when: random rows, a slice, all rows and appended rows of one data set in every store.
 
-``python -m benchmarks.store_which`` prints the table of docs/stores.md: how many times as long as mapped files each
+``python -m benchmarks.store.which`` prints the table of docs/stores.md: how many times as long as mapped files each
 store takes, the least of several interleaved rounds, with one thread of torch and files in the page cache.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 import tensordict_core as ours
-from benchmarks.store_redis import Server
-from benchmarks.stores import data, random_rows
+from benchmarks.store.redis import Server
+from benchmarks.store.rounds import data, random_rows
 from tensordict_memmap import MemmapDataset
 
 ROWS, ROUNDS = 5_000, 9

@@ -1,6 +1,6 @@
 """Compares ``torch.vmap`` with torch's own functions and with the replacements of the reference.
 
-``python -m benchmarks.core_vmap``. The reference replaces functions of ``torch._functorch.vmap`` when it is imported;
+``python -m benchmarks.core.vmap``. The reference replaces functions of ``torch._functorch.vmap`` when it is imported;
 this module finds them by comparing that module before and after, and swaps them in one process. Ours, the reference and
 a plain dictionary run one after another in every round.
 """
@@ -21,7 +21,7 @@ OWN = dict(vars(torch_vmap))
 
 import tensordict as reference  # noqa: E402 (what its import replaces is to be seen)
 import tensordict_core  # noqa: E402 (as above)
-from benchmarks.compare_operations import interleaved  # noqa: E402 (as above)
+from benchmarks.core.operations import interleaved  # noqa: E402 (as above)
 from benchmarks.operations import ROWS, Operands  # noqa: E402 (as above)
 
 REPLACED = {name: value for name, value in vars(torch_vmap).items() if name in OWN and OWN[name] is not value}

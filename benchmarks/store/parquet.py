@@ -1,4 +1,4 @@
-"""Parquet to tensordicts and to a dataset on disk, beside pyarrow's own reader: ``python -m benchmarks.store_parquet``.
+"""Parquet to tensordicts and to a dataset on disk, beside pyarrow's own reader: ``python -m benchmarks.store.parquet``.
 
 Every round reads the same file, of columns of numbers and of one column of features, in all ways one after another. A
 ratio is the time of pyarrow, which gives NumPy arrays, over that of the row; the medians of the rounds are printed.

@@ -1,7 +1,7 @@
-"""Zarr: rows read and written by index, and stores written, beside the reference's container.
+"""HDF5: rows read and written by index, and files written, beside the reference's container.
 
-``python -m benchmarks.store_zarr`` prints the table: every round runs ours and the reference's once, in random order,
-with one thread of torch, on folders in the page cache.
+``python -m benchmarks.store.hdf5`` prints the table: every round runs ours and the reference's once, in random order,
+with one thread of torch, on files in the page cache.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 
 import tensordict as reference
 import tensordict_core as ours
-from benchmarks.stores import compare, data, random_rows
+from benchmarks.store.rounds import compare, data, random_rows
 
 MODULES = {"ours": ours, "reference": reference}
-LAYOUTS: dict[str, dict[str, Any]] = {"as it comes": {}}
+LAYOUTS: dict[str, dict[str, Any]] = {"contiguous": {}, "gzip": {"compression": "gzip", "compression_opts": 1}}
 
 
 class Rows:
-    """A store in two layouts, read by slice and by random rows, and written by slice."""
+    """A file in two layouts, read by slice and by random rows, and written by slice."""
 
     params = (list(LAYOUTS), list(MODULES))
     param_names = ("layout", "module")
@@ -33,9 +33,9 @@ class Rows:
         torch.set_num_threads(1)
         self.folder = Path(tempfile.mkdtemp())
         td = data(MODULES[module], self.rows)
-        self.writable = td.to_zarr(str(self.folder / "write.zarr"), **LAYOUTS[layout])
-        td.to_zarr(str(self.folder / "read.zarr"), **LAYOUTS[layout]).close()
-        self.td = MODULES[module].TensorDict.from_zarr(str(self.folder / "read.zarr"), batch_size=[self.rows])
+        self.writable = td.to_h5(str(self.folder / "write.h5"), **LAYOUTS[layout])
+        td.to_h5(str(self.folder / "read.h5"), **LAYOUTS[layout]).close()
+        self.td = MODULES[module].TensorDict.from_h5(str(self.folder / "read.h5"), batch_size=[self.rows])
         self.index = random_rows(self.rows).sort().values  # the reference asks for sorted rows
         self.new = data(MODULES[module], 256)
 
@@ -60,9 +60,9 @@ class Rows:
         self.td.to_tensordict()
 
     def time_convert(self, layout: str, module: str) -> None:
-        path = self.folder / "new.zarr"
-        self.new.to_zarr(str(path), **LAYOUTS[layout]).close()
-        shutil.rmtree(path)
+        path = self.folder / "new.h5"
+        self.new.to_h5(str(path), **LAYOUTS[layout]).close()
+        path.unlink()
 
 
 def compare_layout(layout: str, rounds: int) -> None:

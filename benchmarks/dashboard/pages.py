@@ -1,8 +1,8 @@
 """Dashboard: publishes the tracked results as pages that need no network, with a landing page of our own.
 
 ``python -m benchmarks.dashboard`` builds asv's pages into ``benchmarks/html/asv``, replaces the scripts that they load
-from elsewhere by the copies in ``benchmarks/vendor``, and writes ``benchmarks/html/index.html``: "Are we still faster?"
-with one card for each workload. A machine beside the first one gets a page of its own.
+from elsewhere by the copies in ``benchmarks/dashboard/vendor``, and writes ``benchmarks/html/index.html``: "Are we
+still faster?" with one card for each workload. A machine beside the first one gets a page of its own.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from benchmarks.series import BEFORE, LEVEL, RESULTS, ROOT, Series, load, machines
+from benchmarks.dashboard.series import BEFORE, LEVEL, RESULTS, ROOT, Series, load, machines
 
 CONFIGURATION = ROOT / "asv.conf.json"
-VENDOR = ROOT / "benchmarks" / "vendor"
+VENDOR = Path(__file__).parent / "vendor"
 SCRIPTS = {
     "jquery-": "jquery.min.js",
     "jquery.flot.min": "jquery.flot.js",
@@ -88,7 +88,7 @@ def offline(page: str) -> str:
         name = tag["url"].rsplit("/", 1)[-1]
         copies = [copy for part, copy in SCRIPTS.items() if part in name]
         if len(copies) != 1:
-            raise ValueError(f"no copy of {tag['url']!r} in benchmarks/vendor, which asv's page loads; add one")
+            raise ValueError(f"no copy of {tag['url']!r} in dashboard/vendor, and a page of asv loads it; add one")
         if tag["name"] == "link":
             return f'<link rel="stylesheet" href="vendor/{copies[0]}">'
         return f'<script src="vendor/{copies[0]}" onerror="js_load_failure()">'
@@ -296,7 +296,7 @@ def build(html: Path, results: Path = RESULTS, order: list[str] | None = None) -
     """Builds all pages into a folder, and returns the landing page."""
     found = machines(results)
     if not found:
-        raise SystemExit("no results to show: measure some commits by python -m benchmarks.history")
+        raise SystemExit("no results to show: measure some commits by python -m benchmarks.dashboard.history")
     all_series = {machine: load(machine, results, order) for machine in found}
     shutil.rmtree(html, ignore_errors=True)
     publish(all_series[found[0]], html / "asv", results)
@@ -305,7 +305,3 @@ def build(html: Path, results: Path = RESULTS, order: list[str] | None = None) -
         others = {name: other for name, other in pages.items() if name != machine}
         (html / page).write_text(landing(all_series[machine], machine, others))
     return html / "index.html"
-
-
-if __name__ == "__main__":
-    print("the dashboard is", build(ROOT / "benchmarks" / "html").relative_to(ROOT))

@@ -1,4 +1,4 @@
-"""Compares tensorclasses with the reference and plain Python: ``python -m benchmarks.class_compare``.
+"""Compares tensorclasses with the reference and plain Python: ``python -m benchmarks.tensorclass.compare``.
 
 Fields and construction are compared with a hand-written class over a dictionary, operations with the wrapped
 tensordict, and a class definition with a plain dataclass. Every round runs the columns of a row one after another, for
@@ -22,8 +22,8 @@ import torch
 
 import tensordict as reference
 import tensordict_class
-from benchmarks.class_fields import NAMES, OPERATIONS, ByHand, body, record
-from benchmarks.compare_operations import interleaved
+from benchmarks.core.operations import interleaved
+from benchmarks.tensorclass.fields import NAMES, OPERATIONS, ByHand, body, record
 
 MODES = ("default", "autocast", "nocast", "tensor_only", "frozen", "shadow")
 

@@ -1,6 +1,6 @@
 """Rows of a dataset in an object store: random batches through a warm cache, compared with the local dataset.
 
-``python -m benchmarks.memmap_remote_dataset`` starts a local server of the S3 protocol (moto), uploads a million rows
+``python -m benchmarks.memmap.remote_dataset`` starts a local server of the S3 protocol (moto), uploads a million rows
 to it, reads all of them once, and prints medians and ratios, with one thread as in a worker of a loader; every round
 runs every variant once, in random order. Reads with an empty cache are not measured: this server takes longer for a
 range of a large object than a real one does.

@@ -1,4 +1,4 @@
-"""Deltas: a save of 1 % changed blocks against a full save, ``python -m benchmarks.memmap_delta`` prints both.
+"""Deltas: a save of 1 % changed blocks against a full save, ``python -m benchmarks.memmap.delta`` prints both.
 
 The weights are those of a model of some layers. Before each delta, one block of 64 KiB in a hundred is changed at a
 random place. Full saves and deltas take turns, each to a new place on the disk, after earlier writes have reached it.
