@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +11,6 @@ from tensordict_core import (
     TensorDict,
     lazy_stack,
     maybe_dense_stack,
-    set_capture_non_tensor_stack,
 )
 from tensordict_core.containers.lazy import stack
 
@@ -36,45 +33,6 @@ def test_keys_are_those_that_all_elements_have():
     assert "own" in td[0] and "own" not in td[1]
     with pytest.raises(KeyError, match="own"):
         td["own"]
-
-
-def test_a_ragged_entry_is_an_error_that_names_the_ways_to_read_it():
-    with pytest.raises(RuntimeError, match=r"'a'.*as_list=True.*as_nested_tensor=True.*as_padded_tensor=True"):
-        ragged()["a"]
-
-
-def test_a_ragged_entry_is_read_as_a_list_padded_or_nested():
-    td = ragged()
-    assert [len(part) for part in td.get("a", as_list=True)] == [3, 4]
-    padded = td.get("a", as_padded_tensor=True, padding_value=-1)
-    assert padded.tolist() == [[0, 0, 0, -1], [1, 1, 1, 1]]
-    left = td.get("a", as_padded_tensor=True, padding_side="left", padding_value=-1)
-    assert left.tolist() == [[-1, 0, 0, 0], [1, 1, 1, 1]]
-    nested = td.get("a", as_nested_tensor=True)
-    assert nested.is_nested and [len(part) for part in nested.unbind()] == [3, 4]
-    assert [len(part) for part in td.get_nestedtensor("a").unbind()] == [3, 4]
-    assert td.get("absent", 7, as_list=True) == 7
-
-
-def test_ragged_reads_reach_through_nested_keys_and_nested_stacks():
-    outer = TensorDict({"l": lazy_stack([ragged(), ragged()])}, [2])
-    assert outer.get(("l", "a"), as_padded_tensor=True).shape == (2, 2, 4)
-    assert [[len(x) for x in row] for row in outer.get(("l", "a"), as_list=True)] == [[3, 4], [3, 4]]
-
-
-def test_padding_and_nesting_refuse_unsupported_entries():
-    td = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(3, n)}, [3]) for n in (1, 2)), stack_dim=1)
-    assert td.get("a", as_padded_tensor=True).shape == (3, 2, 2)
-    assert [part.shape for part in td.get("a", as_nested_tensor=True).unbind()] == [(3, 1), (3, 2)]
-    with pytest.raises((ValueError, RuntimeError), match="stack dim is 1"):
-        td.get_nestedtensor("a")
-    with pytest.raises(ValueError, match="stack dim is 1"):
-        td.densify()
-    with pytest.raises(ValueError, match="padding_side"):
-        ragged().get("a", as_padded_tensor=True, padding_side="top")
-    ranks = lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.zeros(1, 1)})])
-    with pytest.raises(ValueError, match="one rank"):
-        ranks.get("a", as_padded_tensor=True)
 
 
 def test_taking_it_apart_gives_the_elements_themselves():
@@ -111,34 +69,6 @@ def test_writes_reach_the_elements():
     assert "newer" in td[0]
 
 
-def test_an_entry_of_several_shapes_moves_to_another_level():
-    td = LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n), "n": {"b": torch.ones(1)}}) for n in (1, 2)))
-    td.rename_key_("a", ("n", "c"))
-    assert td[1]["n", "c"].shape == (2,) and list(td.keys()) == ["n"]
-    with pytest.raises(KeyError, match="already present"):
-        td.rename_key_(("n", "c"), ("n", "b"), safe=True)
-
-
-def test_lazy_stacks_of_other_keys_and_shapes_are_concatenated_along_their_stack_dim():
-    td = LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n), f"own {n}": torch.ones(1)}) for n in (1, 2)))
-    whole = torch.cat([td[:0], td, td[:1], td.exclude("own 1")], 0)
-    assert [list(element.keys()) for element in whole.tensordicts] == [
-        ["a", "own 1"], ["a", "own 2"], ["a", "own 1"], ["a"], ["a", "own 2"],
-    ]  # fmt: skip  # shorter than one a line
-
-
-def test_the_shape_and_class_of_a_ragged_entry_are_known_without_reading_it():
-    td = LazyStackedTensorDict(*(TensorDict({"n": {"a": torch.ones(3, n)}}) for n in (1, 2)), stack_dim=0)
-    assert td.get_item_shape(("n", "a")) == torch.Size([2, 3, -1]) and td.entry_class(("n", "a")) is torch.Tensor
-    twice = LazyStackedTensorDict(td, td)
-    assert twice.get_item_shape(("n", "a")) == torch.Size([2, 2, 3, -1])
-    with pytest.raises(KeyError, match="absent"):
-        td.get_item_shape("absent")
-    td[0]["n", "a"] = torch.ones(3)
-    with pytest.raises(RuntimeError, match="do not stack"):
-        td.get_item_shape(("n", "a"))
-
-
 @pytest.mark.parametrize("lazy", [False, True])
 def test_nothing_is_cut_into_as_many_pieces_as_a_tensor_is(lazy):
     td = TensorDict({"a": torch.zeros(0, 2)}, [0, 2])
@@ -146,20 +76,6 @@ def test_nothing_is_cut_into_as_many_pieces_as_a_tensor_is(lazy):
     assert (
         [piece.batch_size for piece in td.chunk(2)] == [(0, 2), (0, 2)] == [t.shape for t in torch.zeros(0, 2).chunk(2)]
     )
-
-
-def test_where_writes_into_a_ragged_lazy_stack():
-    td = LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n)}) for n in (1, 2)))
-    out = td.clone()
-    assert td.where(torch.tensor([True, False]), td * 2, out=out) is out
-    assert out[0]["a"].tolist() == [1.0] and out[1]["a"].tolist() == [2.0, 2.0]
-
-
-def test_softmax_along_a_dimension_of_the_elements_takes_entries_of_several_shapes():
-    td = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(2, n)}, [2]) for n in (1, 2)))
-    assert td.softmax(-1)[1]["a"].tolist() == [[0.5, 0.5], [0.5, 0.5]]
-    with pytest.raises(RuntimeError, match="do not stack"):
-        td.softmax(0)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -212,91 +128,6 @@ def test_appending_checks_only_the_new_element(monkeypatch):
         for _ in range(5):
             td.append(extra)
     assert not looked and td.batch_size == (7, 3)
-
-
-def test_elements_of_one_length_of_batch_size_read_as_minus_one_where_they_differ():
-    tds = [TensorDict({"a": torch.zeros(n, 2)}, [n]) for n in (2, 3)]
-    td = LazyStackedTensorDict(*tds)
-    assert td.batch_size == (2, -1)
-    assert td[1].batch_size == (3,) and td[:, :2].batch_size == (2, 2)
-    assert td.permute(1, 0).stack_dim == 1 and td.unsqueeze(0).batch_size == (1, 2, -1)
-    assert (td + 1)[0]["a"].all()
-    with pytest.raises(RuntimeError, match="strict_shape"):
-        LazyStackedTensorDict(*tds, strict_shape=True)
-    with pytest.raises(RuntimeError, match="batch size"):
-        td.reshape(-1)
-
-
-def of_batch_sizes(*values, dim=0):
-    """A lazy stack of elements of batch sizes [1], [2] ... with a value or values each."""
-    tds = [TensorDict({"a": torch.full((n, 2), float(n)), "s": s}, [n]) for n, s in enumerate(values, 1)]
-    return LazyStackedTensorDict(*tds, stack_dim=dim)
-
-
-def test_equal_values_of_elements_of_several_batch_sizes_are_lists_as_others_are():
-    td = of_batch_sizes("v", "v", "v")
-    expected = [["v"], ["v", "v"], ["v", "v", "v"]]
-    assert td["s"] == td.get("s").data == td.clone()["s"] == pickle.loads(pickle.dumps(td))["s"] == expected
-    assert td[:, :1]["s"] == [["v"]] * 3 and td.get("s").batch_size == (3,)
-    with set_capture_non_tensor_stack(True):
-        assert td["s"] == td.get("s").data == "v" and "data=v" in repr(td)
-
-
-def test_values_of_elements_of_several_batch_sizes_are_nested_lists_where_they_differ():
-    td = of_batch_sizes("v", ["w", "x"])
-    assert td["s"] == td.get("s").tolist() == td.get("s", as_list=True).data == (td + 1)["s"] == [["v"], ["w", "x"]]
-    assert td.get("s")[1].data == ["w", "x"] and td[1]["s"] == ["w", "x"] and td[:, 1:].batch_size == (2, -1)
-    assert td.densify()["s"] == [["v"], ["w", "x"]] and "['w', 'x']" in repr(td)
-    assert td.unsqueeze(0)["s"] == [[["v"], ["w", "x"]]]
-    assert torch.cat([td, td])["s"] == [["v"], ["w", "x"], ["v"], ["w", "x"]]
-    below = TensorDict({"n": td}, [2]).lock_()
-    assert below["n", "s"] == [["v"], ["w", "x"]] and below.get(("n", "s")).is_locked
-
-
-def test_values_stand_at_their_positions_in_stacks_of_stacks_of_several_batch_sizes():
-    parts = of_batch_sizes("v", "v"), of_batch_sizes("w", "x")
-    assert lazy_stack(parts)["s"] == [[["v"], ["v", "v"]], [["w"], ["x", "x"]]]
-    assert lazy_stack(parts, 1)["s"] == [[["v"], ["w"]], [["v", "v"], ["x", "x"]]]
-    longer = [TensorDict({"s": s}, [2, n]) for n, s in ((1, "v"), (2, "w"))]
-    assert lazy_stack(longer, 1)["s"] == [[["v"], ["w", "w"]]] * 2
-    behind = of_batch_sizes("v", ["w", "x"], dim=1)
-    assert behind["s"] == behind.permute(1, 0).permute(1, 0)["s"] == [["v", "w"], [None, "x"]]
-
-
-def test_values_are_written_to_elements_of_several_batch_sizes():
-    td = of_batch_sizes("v", "w")
-    td["one"], td["each"], td["same"] = "x", [["p"], ["q", "r"]], td.get("s")
-    assert td["one"] == [["x"], ["x", "x"]] and td[1].get("one").batch_size == (2,)
-    assert td["each"] == [["p"], ["q", "r"]] and td[1, 1]["each"] == "r"
-    assert td["same"] == td["s"] and td[1].get("same").batch_size == (2,)
-    deep = lazy_stack([td, td.clone()])
-    deep["each"] = deep["s"]
-    assert deep["each"] == deep["s"] and deep[0, 1].get("each").batch_size == (2,)
-    for wrong in ([["p"], ["q"]], ["p", "q"]):
-        with pytest.raises(ValueError, match="not of the shape"):
-            td["each"] = wrong
-
-
-@pytest.mark.parametrize("write", ["update_", "copy_", "update"])
-@pytest.mark.parametrize("where", ["alone", "in a tensordict", "in a stack"])
-def test_writing_in_place_takes_ragged_elements_one_by_one(write, where):
-    place = {
-        "alone": lambda td: td,
-        "in a tensordict": lambda td: TensorDict({"n": td}),
-        "in a stack": lambda td: lazy_stack([TensorDict({"n": td}), TensorDict({"n": td.clone()})]),
-    }[where]
-    for make in (lambda: of_batch_sizes("v", "w"), ragged):
-        td, source = place(make()), place(make() + 1)
-        leaves = td._leaves()
-        getattr(td, write)(source, **({"inplace": True} if write == "update" else {}))
-        assert all(one is other for one, other in zip(td._leaves(), leaves, strict=True))
-        assert (td == source).all()
-
-
-def test_chosen_keys_of_ragged_elements_are_written_in_place():
-    td = TensorDict({"n": of_batch_sizes("v", "w")})
-    td.update_(TensorDict({"n": of_batch_sizes("x", "y") + 1}), keys_to_update=[("n", "a")])
-    assert td["n"][1]["a"].eq(3).all() and td["n", "s"] == [["v"], ["w", "w"]]
 
 
 def test_incompatible_elements_are_refused():
@@ -391,15 +222,6 @@ def test_maybe_dense_stack_is_lazy_only_where_it_must():
     assert type(maybe_dense_stack([TensorDict({"a": 1}), TensorDict({"b": 1})])) is LazyStackedTensorDict
 
 
-def test_reshaping_ragged_stacks_moves_rows_and_copies_nothing():
-    td = lazy_stack([ragged(), ragged()])
-    flat = td.reshape(-1)
-    assert flat.batch_size == (4,) and flat[3]["a"].data_ptr() == td[1, 1]["a"].data_ptr()
-    td = even()
-    td.view(6)[5]["a"].fill_(7)
-    assert td[1]["a"][2].tolist() == [7.0] * 4
-
-
 def test_a_single_element_is_squeezed_and_expanded():
     td = ragged()[:1]
     assert td.squeeze(0)["own"].shape == (2,)
@@ -450,11 +272,6 @@ def test_locks_hold_elements():
     td.tensordicts[0].lock_().unlock_()
 
 
-def test_printing_shows_ragged_and_exclusive_entries():
-    text = repr(ragged())
-    assert "torch.Size([2, -1])" in text and "exclusive_fields={0: ['own']}" in text and "stack_dim=0" in text
-
-
 def test_apply_with_a_new_batch_size_combines_first():
     td = even().apply(lambda x: x[0], batch_size=[3])
     assert td.batch_size == (3,) and isinstance(td["a"], Tensor)
@@ -469,19 +286,6 @@ def test_an_element_that_does_not_fit_leaves_all_of_them_as_they_are():
     with pytest.raises(KeyError, match="'c'"):
         td.update_(source)
     assert not any(leaf.any() for leaf in td._leaves())
-
-
-def test_sizes_that_ragged_elements_find_read_as_minus_one():
-    dicts = [{"a": torch.zeros(3, 2), "b": torch.zeros(3)}, {"a": torch.zeros(4, 2), "b": torch.zeros(4)}]
-    for td in (
-        TensorDict.from_list(dicts, auto_batch_size=True),
-        LazyStackedTensorDict.from_dict(dicts, auto_batch_size=True),
-        lazy_stack([TensorDict(one) for one in dicts]).auto_batch_size_(),
-    ):
-        assert td.batch_size == (2, -1) and [one.batch_size for one in td.tensordicts] == [(3,), (4,)]
-    assert TensorDict.from_list(dicts, batch_dims=1).batch_size == (2,)
-    differing = [{"a": torch.zeros(3, 2)}, {"a": torch.zeros(4)}]
-    assert TensorDict.from_list(differing, auto_batch_size=True).batch_size == (2, -1)
 
 
 def test_a_lazy_stack_along_the_dimension_is_its_own_lazy_stack():
@@ -523,18 +327,6 @@ def test_operations_on_a_lazy_stack_give_lazy_stacks_of_the_values_of_the_dense_
     result, dense = operation(td), operation(td.to_tensordict())
     assert type(result) is LazyStackedTensorDict and (result.to_tensordict() == dense).all()
     assert result.batch_size == dense.batch_size
-
-
-def test_a_list_of_ragged_tensors_gives_one_to_each_element():
-    td = lazy_stack([TensorDict({}), TensorDict({})])
-    td["b"] = [torch.ones(2), torch.ones(1)]
-    assert td[1]["b"].shape == (1,) and td.get("b", as_padded_tensor=True).tolist() == [[1, 1], [1, 0]]
-
-
-def test_a_dense_node_that_takes_ragged_entries_becomes_a_lazy_stack():
-    td = TensorDict({"n": {"x": torch.ones(2, 1), "y": torch.ones(2)}}, [2])
-    td.update(lazy_stack([TensorDict({"n": {"x": torch.ones(n)}}) for n in (2, 3)]))
-    assert td["n"][1]["x"].shape == (3,) and td["n", "y"].tolist() == [1, 1]
 
 
 def test_a_name_of_a_nested_dimension_is_not_given_twice():
