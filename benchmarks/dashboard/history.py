@@ -3,7 +3,7 @@
 ``python -m benchmarks.dashboard.history --commits 30`` spreads thirty commits over the history of ``main``, takes the
 sources of each out of git into a temporary folder, and runs `benchmarks.tracked` on them in the present environment:
 nothing is built or installed, so a commit takes less than a minute. All contenders are measured again beside every
-commit, so ratios hold where times do not. ``--bisect GOOD..BAD --only NAME`` finds the commit that made a benchmark slower.
+commit, so ratios hold where times do not. ``--bisect GOOD..BAD --only NAME`` finds the commit that slowed a benchmark.
 """
 
 from __future__ import annotations
