@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tensordict_memmap.engine import syscalls, tuning
+from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.kernels import loader, pack
 
 pytestmark = pytest.mark.skipif(not syscalls.POSIX, reason="kernels are used on POSIX systems")
 
-COPY_NOTHING = "from tensordict_memmap.engine.kernels import loader; loader.stream(0, 0, 0)\n"
+LOAD = "from tensordict_memmap.engine.kernels import loader; loader.functions(1)\n"
 
 
 def fresh(script, folder, *arguments):
@@ -34,14 +34,14 @@ def the_file(folder):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A folder in which one process left the kernels for bytes."""
+    """A folder in which one process left the kernels for one width."""
     folder = tmp_path_factory.mktemp("kept")
-    fresh(COPY_NOTHING, folder)
+    fresh(LOAD, folder)
     return folder
 
 
 def test_what_one_process_compiled_the_next_loads_without_numba(kept):
-    script = "import sys; sys.modules['numba'] = None\n" + COPY_NOTHING
+    script = "import sys; sys.modules['numba'] = None\n" + LOAD
     before = the_file(kept).read_bytes()
     fresh(script, kept)
     assert the_file(kept).read_bytes() == before
@@ -54,14 +54,14 @@ def test_what_one_process_compiled_the_next_loads_without_numba(kept):
 )
 def test_a_file_that_is_not_whole_is_made_again(tmp_path, kept, monkeypatch, damage):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(kept))
-    whole = loader._read_cache(0)
+    whole = loader._read_cache(1)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     path = tmp_path / the_file(kept).relative_to(kept)
     path.parent.mkdir()
     path.write_bytes(damage(the_file(kept).read_bytes()))
-    assert loader._read_cache(0) is None
-    loader._write_cache(0, *whole)
-    assert loader._read_cache(0) == whole
+    assert loader._read_cache(1) is None
+    loader._write_cache(1, *whole)
+    assert loader._read_cache(1) == whole
     assert path.read_bytes() == the_file(kept).read_bytes()
 
 
@@ -88,13 +88,12 @@ def test_kernels_call_nothing_but_the_c_library(monkeypatch):
     monkeypatch.setattr(loader, "_C_LIBRARY", set())
     monkeypatch.setattr(loader, "_write_cache", lambda *arguments: pytest.fail("kept what calls something else"))
     with pytest.raises(RuntimeError, match="memcpy"):
-        loader._compile(0)
+        loader._compile(1)
 
 
-def test_every_kernel_of_a_width_is_compiled(kept):
-    assert set(loader.functions(0)) == {kernel.__name__ for kernel in pack.MOVE_BYTES}
+def test_every_kernel_of_a_width_is_compiled():
     for width in pack.UNITS:
-        assert set(loader.functions(width)) == {kernel.__name__ for kernel in pack.MOVE_ITEMS}
+        assert set(loader.functions(width)) == {kernel.__name__ for kernel in pack.KERNELS}
 
 
 def test_kernels_are_kept_where_neither_package_nor_home_can_be_written(tmp_path):
@@ -110,9 +109,9 @@ def test_kernels_are_kept_where_neither_package_nor_home_can_be_written(tmp_path
             yield from (os.path.join(sys.executable, "no folder") for _ in others)
             yield private
         loader._folders = unwritable
-        loader.functions(0)
+        loader.functions(1)
         loader._functions.clear()
-        print(loader.is_cached(0))
+        print(loader.is_cached(1))
     """
     assert fresh(script, "", tmp_path) == ["True"]
     (folder,) = tmp_path.iterdir()
@@ -131,14 +130,3 @@ def test_a_private_folder_that_others_may_write_to_is_not_taken(tmp_path):
         print(loader._private_folder() == folder)
     """
     assert fresh(script, "", tmp_path) == ["False", "True"]
-
-
-def test_a_kernel_for_copies_is_loaded_when_enough_was_copied_to_pay_for_it(monkeypatch):
-    asked = []
-    monkeypatch.setattr(tuning, "load_kernels", lambda nbytes, widths: asked.append(nbytes))
-    monkeypatch.setattr(tuning, "_streamable", 0)
-    tuning.load_stream(tuning.STREAM_MIN - 1)
-    assert not asked
-    for _ in range(3):
-        tuning.load_stream(tuning.STREAM_MIN)
-    assert asked == [number * tuning.STREAM_MIN // tuning.STREAMED_PER_PACKED for number in (1, 2, 3)]

@@ -94,32 +94,3 @@ def test_ranges_and_blocks_of_permuted_arrays_equal_a_plain_copy(width, permutat
                 target = np.zeros((stop - start, last - first), dtype=WIDTHS[width])
                 kernels.pack_block(target.ctypes.data, *place, axis, row + start, stop - start, first, last, width)
                 assert np.array_equal(target, whole[row + start : row + stop, first:last])
-
-
-@pytest.mark.parametrize("row_bytes", [1, 3, 64, 1000])
-def test_rows_are_gathered_and_scattered_like_numpy_does(row_bytes):
-    table = numbers((50, row_bytes + 5), 1)
-    source = table[:, :row_bytes]
-    index = np.array([3, 49, 0, 3, 17], dtype=np.int64)
-    out = np.zeros((5, row_bytes), dtype=np.uint8)
-    kernels.gather_rows(out.ctypes.data, source.ctypes.data, table.strides[0], row_bytes, index, 1, 4)
-    assert np.array_equal(out[1:4], source[index][1:4])
-    assert not out[0].any() and not out[4].any()
-
-    values = numbers((5, row_bytes), 1, seed=1)
-    expected = table.copy()
-    for row, value in zip(index, values, strict=True):
-        if 3 <= row < 49:
-            expected[row, :row_bytes] = value
-    kernels.scatter_rows(table.ctypes.data, table.strides[0], values.ctypes.data, row_bytes, row_bytes, index, 3, 49)
-    assert np.array_equal(table, expected)
-
-
-@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 1000, 100_003])
-@pytest.mark.parametrize(("target", "source"), [(0, 0), (1, 0), (0, 1), (63, 5), (64, 64)])
-def test_streamed_bytes_equal_a_plain_copy_and_nothing_else_changes(nbytes, target, source):
-    values, memory = numbers(nbytes + 100, 1), np.zeros(nbytes + 200, dtype=np.uint8)
-    expected = memory.copy()
-    expected[target : target + nbytes] = values[source : source + nbytes]
-    kernels.stream(memory.ctypes.data + target, values.ctypes.data + source, nbytes)
-    assert np.array_equal(memory, expected)

@@ -376,14 +376,11 @@ def test_rows_of_every_dtype_are_gathered_and_scattered_as_indexing_would(dtype)
 
 
 @pytest.mark.parametrize("cold", [True, False])
-def test_rows_by_kernel_equal_rows_by_torch(monkeypatch, with_kernels, cold):
+def test_rows_that_are_on_disk_equal_those_in_memory(monkeypatch, cold):
     from tensordict_memmap.tensor import indexing as rows
 
-    monkeypatch.setattr(rows, "KERNEL_CALL_MIN", 0)
-    monkeypatch.setattr(rows, "KERNEL_COMPILE_MIN", 0)
+    monkeypatch.setattr(rows, "READ_AHEAD_MIN", 0)
     monkeypatch.setattr(rows, "is_cold", lambda src, index: cold)
-    if not with_kernels:
-        monkeypatch.setattr(rows, "load_kernels", lambda nbytes, widths: None)
     table = torch.arange(600, dtype=torch.int16).reshape(100, 6)[:, 1:5]
     index = torch.tensor([5, 99, -100, 5, 42] * 30)
     assert torch.equal(gather_rows(table, index, threads=3), table[index])
@@ -392,7 +389,7 @@ def test_rows_by_kernel_equal_rows_by_torch(monkeypatch, with_kernels, cold):
     expected = table.clone()
     for row, value in zip(index.tolist(), values, strict=True):
         expected[row] = value
-    scatter_rows(table, index, values, threads=3)
+    scatter_rows(table, index, values)
     assert torch.equal(table, expected)
 
 

@@ -13,6 +13,7 @@ from tensordict_core import TensorDict
 from tensordict_memmap import MemoryMappedTensor, load_memmap, memmap
 from tensordict_memmap.engine import syscalls, tuning
 from tensordict_memmap.schema.dtypes import DTYPES
+from tensordict_memmap.tensor import indexing
 from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
 
 SIZES = {"bool": 1, "uint16": 2, "float8_e4m3fn": 1, "bfloat16": 2, "float32": 4, "complex64": 8, "complex128": 16}
@@ -32,25 +33,16 @@ def raw(tensor: torch.Tensor) -> bytes:
     return tensor.as_subclass(torch.Tensor).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-@pytest.fixture(params=["torch", "kernels"])
-def way(request, monkeypatch):
-    """Either way for rows, whatever their size."""
-    if request.param == "kernels":
-        if not syscalls.POSIX:
-            pytest.skip("kernels need POSIX")
-        from tensordict_memmap.tensor import indexing as rows
-
-        for place in (tuning, rows):
-            monkeypatch.setattr(place, "KERNEL_CALL_MIN", 0)
-            monkeypatch.setattr(place, "KERNEL_COMPILE_MIN", 0)
-        monkeypatch.setattr(tuning, "KERNEL_LOAD_MIN", 0)
-        monkeypatch.setattr(rows, "is_cold", lambda src, index: True)
-    return request.param
+@pytest.fixture(params=["warm", "cold"])
+def pages(request, monkeypatch):
+    """Whether the pages of the rows are taken to be in memory, whatever their size."""
+    monkeypatch.setattr(indexing, "READ_AHEAD_MIN", 0)
+    monkeypatch.setattr(indexing, "is_cold", lambda src, index: request.param == "cold")
 
 
 @pytest.mark.parametrize("width", [1, 3, 64, 257])
 @pytest.mark.parametrize("name", SIZES)
-def test_rows_are_gathered_and_scattered_bit_for_bit(tmp_path, name, width, way):
+def test_rows_are_gathered_and_scattered_bit_for_bit(tmp_path, name, width, pages):
     source = table(name, width)
     mapped = MemoryMappedTensor.from_tensor(source, filename=tmp_path / "x")
     index = torch.randint(-ROWS, ROWS, (333,))
@@ -66,7 +58,7 @@ def test_rows_are_gathered_and_scattered_bit_for_bit(tmp_path, name, width, way)
     assert raw(mapped) == oracle.tobytes()
 
 
-def test_rows_that_come_from_the_same_tensor_are_those_before_the_write(tmp_path, way):
+def test_rows_that_come_from_the_same_tensor_are_those_before_the_write(tmp_path, pages):
     rows = torch.arange(ROWS * 4).reshape(ROWS, 4)
     mapped = MemoryMappedTensor.from_tensor(rows, filename=tmp_path / "x")
     scatter_rows(mapped, torch.arange(1, ROWS), mapped[:-1])
@@ -78,7 +70,7 @@ def test_rows_that_come_from_the_same_tensor_are_those_before_the_write(tmp_path
     assert torch.equal(order, inverse)
 
 
-def test_rows_written_to_a_private_mapping_travel_with_it(tmp_path, way):
+def test_rows_written_to_a_private_mapping_travel_with_it(tmp_path, pages):
     TensorDict({"x": torch.zeros(ROWS, 4)}, [ROWS]).save(tmp_path / "x")
     mine = load_memmap(tmp_path / "x", mode="r")["x"]
     scatter_rows(mine, torch.tensor([3, 5]), torch.ones(2, 4))
@@ -86,7 +78,7 @@ def test_rows_written_to_a_private_mapping_travel_with_it(tmp_path, way):
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
-def test_rows_of_a_view_that_skips_are_found(tmp_path, step, way):
+def test_rows_of_a_view_that_skips_are_found(tmp_path, step, pages):
     mapped = MemoryMappedTensor.from_tensor(torch.arange(2000).reshape(200, 10), filename=tmp_path / "x")
     view, plain = mapped[::step], mapped.clone()[::step]
     index = torch.randint(len(view), (100,))
@@ -97,7 +89,7 @@ def test_rows_of_a_view_that_skips_are_found(tmp_path, step, way):
     assert not columns[index].any() and mapped[:, 0].tolist() == list(range(0, 2000, 10))
 
 
-def test_rows_without_bytes_and_no_rows(way):
+def test_rows_without_bytes_and_no_rows(pages):
     assert gather_rows(torch.zeros(5, 0, 3), torch.tensor([4, 0])).shape == (2, 0, 3)
     assert gather_rows(torch.zeros(5, 2), torch.zeros(0, 3, dtype=torch.int64)).shape == (0, 3, 2)
     scatter_rows(torch.zeros(5, 0), torch.tensor([1]), torch.zeros(1, 0))

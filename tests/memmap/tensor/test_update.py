@@ -56,25 +56,19 @@ def written_to_files(monkeypatch):
     return seen
 
 
-@pytest.fixture(params=[False, True], ids=["by torch", "past the caches"])
-def streams(request, monkeypatch):
-    """How copies in memory are made; the sizes of those that went past the caches, or None."""
+@pytest.fixture(params=[False, True], ids=["by torch", "on threads"])
+def copied(request, monkeypatch):
+    """How copies in memory are made; the sizes of those on threads, or None."""
     if not request.param:
         return None
-    if not syscalls.POSIX:
-        pytest.skip("kernels need POSIX")
-    from tensordict_memmap.engine.kernels import loader as native
+    seen, copy = [], syscalls.copy
 
-    seen = []
+    def count(target, source, nbytes):
+        seen.append(nbytes)
+        copy(target, source, nbytes)
 
-    class Kernels:
-        @staticmethod
-        def stream(target, source, nbytes):
-            seen.append(nbytes)
-            native.stream(target, source, nbytes)
-
-    monkeypatch.setattr(update, "load_stream", lambda nbytes: Kernels if nbytes else None)
-    monkeypatch.setattr(update, "STREAM_MIN", 0)
+    monkeypatch.setattr(syscalls, "copy", count)
+    monkeypatch.setattr(update, "THREADED_COPY_MIN", 0)
     return seen
 
 
@@ -94,7 +88,7 @@ def test_the_first_fill_takes_every_layout_and_reaches_the_files(tmp_path, writt
         assert exactly_equal(load_memmap(tmp_path / "disk")[key], leaf), key
 
 
-def test_the_next_fill_goes_to_the_memory(tmp_path, written_to_files, streams):
+def test_the_next_fill_goes_to_the_memory(tmp_path, written_to_files, copied):
     source = TensorDict(sources())
     disk = memmap_like(source, tmp_path / "disk")
     disk.update_(source)
@@ -105,8 +99,8 @@ def test_the_next_fill_goes_to_the_memory(tmp_path, written_to_files, streams):
     assert not written_to_files
     assert all(exactly_equal(disk[key], leaf.flip(0)) for key, leaf in source.items())
     assert all(leaf._version > versions[key] for key, leaf in disk.items() if leaf.numel())
-    if streams is not None:
-        assert sum(streams) >= source["plain"].nbytes + source["complex"].nbytes
+    if copied is not None:
+        assert sum(copied) >= source["plain"].nbytes + source["complex"].nbytes
 
     disk["plain"].copy_(source["plain"])
     assert exactly_equal(disk["plain"], source["plain"])
@@ -168,7 +162,7 @@ def test_nothing_is_written_where_there_is_no_room(tmp_path, monkeypatch):
     assert not disk["a"].any() and not disk["n", "b"].any() and not disk["small"].any()
 
 
-def test_leaves_that_lie_in_each_other_are_written_in_order(tmp_path, written_to_files, streams):
+def test_leaves_that_lie_in_each_other_are_written_in_order(tmp_path, written_to_files, copied):
     made = MemoryMappedTensor.zeros(2 * LARGE, dtype=torch.uint8, filename=tmp_path / "x")
     td = TensorDict({"first": made[: LARGE + 10], "second": made[LARGE:]})
     td.update_({"first": torch.full((LARGE + 10,), 1, dtype=torch.uint8), "second": torch.full((LARGE,), 2).byte()})
@@ -177,10 +171,10 @@ def test_leaves_that_lie_in_each_other_are_written_in_order(tmp_path, written_to
     swapped = TensorDict({"first": made[:LARGE], "second": made[LARGE:]})
     swapped.update_({"first": made[LARGE:], "second": made[:LARGE]})
     assert (made == 2).all()
-    assert not streams
+    assert not copied
 
 
-def test_values_with_gradients_are_seen_by_autograd(tmp_path, streams):
+def test_values_with_gradients_are_seen_by_autograd(tmp_path, copied):
     disk = memmap_like(TensorDict({"a": torch.zeros(LARGE), "b": torch.zeros(LARGE)}), tmp_path / "disk")
     weight = torch.ones(LARGE, requires_grad=True)
     td = TensorDict({"a": disk["a"] * 1, "b": disk["b"]})

@@ -79,25 +79,7 @@ def _copy(fd: int, address: int, run: int, offsets: list[int]) -> None:
         steps = {later - earlier for earlier, later in itertools.pairwise(offsets)}
         if len(steps) <= 1:
             step = steps.pop() if steps else run
-            target = _bytes_at(mapped, len(offsets), run, step)
-            target[:] = _bytes_at(address, len(offsets), run, run)
+            syscalls.items(mapped, len(offsets), run, step)[:] = syscalls.items(address, len(offsets), run, run)
             return
         for number, offset in enumerate(offsets):
             syscalls.copy(mapped + offset - base, address + number * run, run)
-
-
-class _Memory:
-    """Memory at an address, as NumPy takes it."""
-
-    def __init__(self, address: int, count: int, run: int, step: int) -> None:
-        self.__array_interface__ = {
-            "data": (address, False),
-            "shape": (count, run),
-            "strides": (step, 1),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-
-def _bytes_at(address: int, count: int, run: int, step: int) -> np.ndarray:
-    return np.asarray(_Memory(address, count, run, step))

@@ -17,6 +17,8 @@ import threading
 from array import array
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -139,6 +141,35 @@ def view(address: int, nbytes: int) -> memoryview:
     """Returns a read-only view of the memory at an address; the owner of the memory must outlive it."""
     found: memoryview = _view_memory(address, nbytes, _PYBUF_READ)
     return found
+
+
+def items(address: int, count: int, size: int, step: int) -> np.ndarray:
+    """Returns memory as a one-dimensional array of opaque items; the owner of the memory must outlive it.
+
+    Args:
+        address: the address of the first item.
+        count: the number of items.
+        size: the bytes of an item.
+        step: the bytes from one item to the next.
+
+    >>> data = ctypes.create_string_buffer(b"ab-cd-")
+    >>> [item.tobytes() for item in items(ctypes.addressof(data), 2, 2, 3)]
+    [b'ab', b'cd']
+    """
+    return np.asarray(_Items(address, count, size, step))
+
+
+class _Items:
+    """Memory at an address, as NumPy takes it."""
+
+    def __init__(self, address: int, count: int, size: int, step: int) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": (count,),
+            "strides": (step,),
+            "typestr": f"|V{size}",
+            "version": 3,
+        }
 
 
 def is_same_memory(first: int, second: int, nbytes: int) -> bool:

@@ -64,11 +64,11 @@ DISK_THREADS = 8
 ROW_COPY_MIN = 16 << 10
 """Bytes of rows from which copying them as runs of bytes is faster than general indexing."""
 
-STREAM_MIN = 32 << 20
-"""Bytes in one call from which copies within memory run on several threads with stores that bypass the caches."""
+THREADED_COPY_MIN = 32 << 20
+"""Bytes in one call from which copies within memory run on several threads."""
 
-STREAMED_PER_PACKED = 64
-"""The number of contiguous bytes for which a kernel saves as much time as for one strided byte."""
+READ_AHEAD_MIN = 64 << 10
+"""Bytes of rows from which it is worth asking whether their pages are in memory."""
 
 FOREGROUND_REMOVAL_MAX = 32 << 20
 """Bytes of a replaced save up to which it is removed before a save returns; each file adds 256 KiB."""
@@ -130,7 +130,7 @@ def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
 
     Args:
         nbytes: the number of strided bytes that one call moves.
-        widths: the widths of the items in bytes; 0 is for kernels that move rows of bytes.
+        widths: the widths of the items in bytes.
     """
     global _kernels_module, _kernels_broken
     if nbytes < KERNEL_CALL_MIN or _kernels_broken or not syscalls.POSIX:
@@ -157,22 +157,6 @@ def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
             )
             return None
     return _kernels_module
-
-
-_streamable = 0
-
-
-def load_stream(nbytes: int) -> ModuleType | None:
-    """Returns the module of kernels for a copy within memory, or None.
-
-    A kernel saves less time in one copy than loading it takes, so it is loaded once the copies of a process, taken
-    together, would have saved that time.
-    """
-    global _streamable
-    if nbytes < STREAM_MIN:
-        return None
-    _streamable += nbytes
-    return load_kernels(_streamable // STREAMED_PER_PACKED, [0])
 
 
 def _new_lock_after_fork() -> None:

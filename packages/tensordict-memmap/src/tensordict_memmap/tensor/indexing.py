@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from tensordict_memmap.engine import executor, syscalls
-from tensordict_memmap.engine.tuning import KERNEL_CALL_MIN, KERNEL_COMPILE_MIN, is_cold, load_kernels
+from tensordict_memmap.engine.tuning import READ_AHEAD_MIN, is_cold
 from tensordict_memmap.schema.dtypes import as_bits
 
 
@@ -45,7 +47,7 @@ def gather_rows(
         plain = plain.resolve_conj().resolve_neg()
     if out is None and index.ndim == 1 and index.dtype is torch.int64 and plain.is_cpu and index.is_cpu:
         nbytes = index.numel() * plain.stride(0) * plain.element_size()
-        if nbytes < KERNEL_CALL_MIN or not is_cold(plain, index):
+        if nbytes < READ_AHEAD_MIN or not is_cold(plain, index):
             with contextlib.suppress(IndexError):  # negative and invalid indices are handled below
                 return torch.index_select(plain, 0, index)
     rows = _checked_rows(index, plain.shape[0])
@@ -60,31 +62,29 @@ def gather_rows(
     flat = out.view(rows.numel(), *shape[index.ndim :])
     if flat.numel() == 0:
         return out
-    if _rows_are_runs(plain) and flat.nbytes >= KERNEL_CALL_MIN and is_cold(plain, rows):
-        step, size, first = plain.stride(0) * plain.element_size(), plain[0].nbytes, plain.data_ptr()
-        for row in rows.tolist():  # a page fault would read ten times as much, and block
-            syscalls.read_ahead(first + row * step, size)
-        kernels = load_kernels(KERNEL_COMPILE_MIN, [0])
-        if kernels is not None:
+    if _rows_are_runs(plain) and flat.nbytes >= READ_AHEAD_MIN and is_cold(plain, rows):
+        _read_ahead(plain, rows)
+        if plain.is_contiguous():
+            numbers, source, target = rows.cpu().numpy(), _items(plain), _items(flat)
+
+            def gather(first: int, last: int) -> None:
+                np.take(source, numbers[first:last], out=target[first:last], mode="clip")  # "raise" would buffer
+
             count = max(threads or 4 * executor.default_threads(), 1)  # threads wait for the disk, not for processors
-            bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64)
-            rows_array = rows.cpu().numpy()
-            gather = functools.partial(kernels.gather_rows, flat.data_ptr(), plain.data_ptr(), step, size, rows_array)
-            ranges = pairwise(bounds.tolist())
-            executor.run([[functools.partial(gather, *part)] for part in ranges], threads=count)
+            bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64).tolist()
+            executor.run([[functools.partial(gather, *part)] for part in pairwise(bounds)], threads=count)
             return out
     torch.index_select(as_bits(plain), 0, rows.to(plain.device), out=as_bits(flat.detach()))
     return out
 
 
-def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
+def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> None:
     """Sets ``dst[index] = src`` for rows of the first dimension; if an index occurs twice, the last row is written.
 
     Args:
         dst: a tensor of at least one dimension, in memory or mapped, changed in place.
         index: an integer tensor of any shape; negative values count from the end.
         src: a tensor that broadcasts to ``index.shape + dst.shape[1:]``, converted to the dtype of ``dst``.
-        threads: the number of threads; chosen for the machine if None.
 
     Raises:
         IndexError: An index is out of range, or ``index`` is not an integer tensor.
@@ -102,10 +102,7 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
     plain = dst.detach().as_subclass(torch.Tensor)
     source = src.detach().to(device=dst.device, dtype=dst.dtype).expand(*index.shape, *dst.shape[1:])
     source = source.reshape(rows.numel(), *dst.shape[1:])
-    kernels = None
-    if _rows_are_runs(plain) and not (plain.is_conj() or plain.is_neg()) and source.nbytes >= KERNEL_CALL_MIN:
-        kernels = load_kernels(source.nbytes, [0])
-    if kernels is None:
+    if plain.is_conj() or plain.is_neg() or not _rows_are_runs(plain):
         # torch does not define the order of writes to the same row, so only the last source of each row is passed.
         ordered, places = torch.sort(rows, stable=True)
         last = torch.ones_like(ordered, dtype=torch.bool)
@@ -118,14 +115,23 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor, *, t
             as_bits(plain).index_copy_(0, ordered[last].to(plain.device), as_bits(source)[kept])
         return
     source, rows = (_apart(one, plain) for one in (source.resolve_conj().resolve_neg().contiguous(), rows))
-    size, step = source[0].nbytes, plain.stride(0) * plain.element_size()
-    rows_array = rows.cpu().numpy()
-    count = min(threads or executor.default_threads(), dst.shape[0])
-    bounds = np.linspace(0, dst.shape[0], count + 1).astype(np.int64).tolist()
-    scatter = functools.partial(kernels.scatter_rows, plain.data_ptr(), step, source.data_ptr(), size, size, rows_array)
-    parts = pairwise(bounds)
-    executor.run([[functools.partial(scatter, low, high)] for low, high in parts], threads=count)
-    plain[:0].zero_()  # increments the version counter for autograd
+    if source.nbytes >= READ_AHEAD_MIN and is_cold(plain, rows):
+        _read_ahead(plain, rows)
+    _items(plain)[rows.cpu().numpy()] = _items(source)  # in the order of the index; torch takes ten times as long
+    increment_version(plain)
+
+
+def _items(tensor: torch.Tensor) -> np.ndarray:
+    """Returns the rows of a tensor, each of them contiguous, as a one-dimensional array of opaque items."""
+    size = prod(tensor.shape[1:]) * tensor.element_size()
+    return syscalls.items(tensor.data_ptr(), tensor.shape[0], size, tensor.stride(0) * tensor.element_size())
+
+
+def _read_ahead(tensor: torch.Tensor, rows: torch.Tensor) -> None:
+    """Starts reading rows of a mapping: a page fault would read ten times as much, and block."""
+    step, size, first = tensor.stride(0) * tensor.element_size(), tensor[0].nbytes, tensor.data_ptr()
+    for row in rows.tolist():
+        syscalls.read_ahead(first + row * step, size)
 
 
 def _apart(dense: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,10 @@
 """In-place updates of memory-mapped tensors, many at once: through the mapping, or to the file.
 
-If the pages of a tensor are in memory, it is copied into the mapping at memory speed. Large copies run on several
-threads, and bypass the caches once a kernel is loaded. If the pages are not in memory, as right after preallocation,
-each of them would cause a page fault. The bytes are written to the file then, where the mapping sees them: the disk
-blocks of all files are reserved first, so that a full disk raises an error before anything is written, and then the
-files are written like those of a save (``engine/write_plan.py``).
+If the pages of a tensor are in memory, it is copied into the mapping at memory speed, on several threads if it is
+large. If the pages are not in memory, as right after preallocation, each of them would cause a page fault. The bytes
+are written to the file then, where the mapping sees them: the disk blocks of all files are reserved first, so that a
+full disk raises an error before anything is written, and then the files are written like those of a save
+(``engine/write_plan.py``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from tensordict_memmap.engine import executor, syscalls, write_plan
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, JOB_BYTES, STREAM_MIN, is_unfilled, load_stream
+from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, JOB_BYTES, THREADED_COPY_MIN, is_unfilled
 from tensordict_memmap.tensor.mapping import Mapping
 
 __all__ = ["copy_into", "write_leaves"]
@@ -69,7 +70,7 @@ def write_leaves(
         written |= _fill(files[first : first + _MOST_OPEN_FILES], keys, leaves, sources, threads)
     for number, (leaf, source) in enumerate(zip(leaves, sources, strict=True)):
         if number in written:
-            _increment_version(leaf)
+            increment_version(leaf)
         else:
             torch.Tensor.copy_(leaf, source)
 
@@ -78,24 +79,22 @@ def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
     """Copies within memory, without autograd."""
     flat = [number for number, leaf in enumerate(leaves) if _is_plain_copy(leaf, sources[number])]
     total = sum(leaves[number].nbytes for number in flat)
-    if total < STREAM_MIN or not _are_apart(leaves, sources):
+    if total < THREADED_COPY_MIN or not _are_apart(leaves, sources):
         torch._foreach_copy_(list(leaves), list(sources))
         return
-    kernels = load_stream(total)
-    copy = syscalls.copy if kernels is None else kernels.stream
     queues = []
     for number in flat:
         target, source, nbytes = leaves[number].data_ptr(), sources[number].data_ptr(), leaves[number].nbytes
         starts = range(0, nbytes, JOB_BYTES)
         queues.append(
             [
-                functools.partial(copy, target + start, source + start, min(JOB_BYTES, nbytes - start))
+                functools.partial(syscalls.copy, target + start, source + start, min(JOB_BYTES, nbytes - start))
                 for start in starts
             ]
         )
     executor.run(queues)
     for number in flat:
-        _increment_version(leaves[number])
+        increment_version(leaves[number])
     others = sorted(set(range(len(leaves))).difference(flat))
     if others:
         torch._foreach_copy_([leaves[number] for number in others], [sources[number] for number in others])
@@ -112,11 +111,6 @@ def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
         and source.is_contiguous()
         and not (leaf.is_conj() or leaf.is_neg() or source.is_conj() or source.is_neg())
     )
-
-
-def _increment_version(leaf: torch.Tensor) -> None:
-    """Increments the version counter, so that autograd detects the in-place change."""
-    leaf.detach()[:0].zero_()
 
 
 def _mapping_of(leaf: Any) -> Mapping:
@@ -190,7 +184,7 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
     >>> dst[1]
     tensor([0., 1., 2.])
     """
-    if is_unfilled(dst, src) or dst.nbytes >= STREAM_MIN:
+    if is_unfilled(dst, src) or dst.nbytes >= THREADED_COPY_MIN:
         write_leaves(["source"], [dst], [src.expand(dst.shape)], threads=threads)
     else:
         torch.Tensor.copy_(dst, src)

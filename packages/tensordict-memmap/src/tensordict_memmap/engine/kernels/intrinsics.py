@@ -1,6 +1,6 @@
 """Intrinsics: operations that kernels need and Numba lacks, written in LLVM's intermediate language.
 
-Addresses are 64-bit integers. Only `stream_line` needs an aligned one.
+Addresses are 64-bit integers, and need not be aligned.
 """
 
 # mypy: ignore-errors
@@ -16,7 +16,6 @@ MOST_AXES = 64
 """The most axes that torch and NumPy allow."""
 
 _LONG = ir.IntType(64)
-_EIGHT = ir.VectorType(_LONG, 8)
 
 
 @intrinsic
@@ -95,27 +94,3 @@ def transpose_8x8(typingctx, target, target_step, source, source_step, unit):
         return context.get_dummy_value()
 
     return types.none(types.int64, types.int64, types.int64, types.int64, unit), generate
-
-
-@intrinsic
-def stream_line(typingctx, target, source):
-    """Copies 64 bytes to an aligned address by non-temporal stores, which bypass the caches."""
-
-    def generate(context, builder, signature, arguments):
-        into, out_of = (builder.inttoptr(address, _EIGHT.as_pointer()) for address in arguments)
-        line = builder.store(builder.load(out_of, align=1), into, align=64)
-        line.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64), generate
-
-
-@intrinsic
-def fence(typingctx):
-    """Completes non-temporal stores before later memory accesses."""
-
-    def generate(context, builder, signature, arguments):
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.none(), generate

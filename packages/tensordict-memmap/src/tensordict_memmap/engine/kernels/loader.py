@@ -29,12 +29,9 @@ from tensordict_memmap.engine.checksums import checksum_of
 
 __all__ = [
     "functions",
-    "gather_rows",
     "is_cached",
     "pack_block",
     "pack_range",
-    "scatter_rows",
-    "stream",
 ]
 
 _C_LIBRARY = {"memcpy"}
@@ -78,27 +75,6 @@ def pack_block(
     functions(width)["pack_block"](target, source, *layout, axis, row, rows, first, last, 0)
 
 
-def gather_rows(
-    target: int, source: int, source_step: int, row_bytes: int, index: np.ndarray, first: int, last: int
-) -> None:
-    """``target[k] = source[index[k]]`` for the rows ``first`` to ``last`` of a contiguous target."""
-    functions(0)["gather_rows"](target, source, source_step, row_bytes, _address(index), first, last)
-
-
-def scatter_rows(
-    target: int, target_step: int, source: int, source_step: int, row_bytes: int, index: np.ndarray, low: int, high: int
-) -> None:
-    """``target[index[k]] = source[k]`` in order, for the target rows from ``low`` to below ``high``."""
-    functions(0)["scatter_rows"](
-        target, target_step, source, source_step, row_bytes, _address(index), index.size, low, high
-    )
-
-
-def stream(target: int, source: int, nbytes: int) -> None:
-    """Copies memory past the caches; the two ranges do not overlap."""
-    functions(0)["stream"](target, source, nbytes)
-
-
 def _address(numbers: np.ndarray) -> int:
     assert numbers.dtype == np.int64 and numbers.flags.c_contiguous
     return int(numbers.ctypes.data)
@@ -108,14 +84,14 @@ def functions(width: int) -> dict[str, Callable[..., int]]:
     """Loads the kernels for an item width, compiling them if needed, as C functions that run without the GIL.
 
     Args:
-        width: the bytes of the items that the kernels move; 0 for those that move any number of bytes.
+        width: the bytes of the items that the kernels move.
 
     Raises:
         RuntimeError: Numba compiled a kernel to code that does not stand alone.
         ImportError: The kernels are not cached, and Numba is not installed.
 
-    >>> sorted(functions(0))
-    ['gather_rows', 'scatter_rows', 'stream']
+    >>> sorted(functions(4))
+    ['pack_block', 'pack_range']
     """
     found = _functions.get(width)
     if found is None:

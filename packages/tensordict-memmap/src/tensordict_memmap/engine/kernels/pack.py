@@ -1,10 +1,10 @@
-"""Kernels: every function that Numba compiles. They pack strided memory, and gather, scatter and copy bytes.
+"""Kernels: every function that Numba compiles. They pack strided memory into contiguous memory.
 
 Kernels see addresses, byte strides and item widths, never dtypes or tensors, so five widths (1, 2, 4, 8 and 16 bytes)
-serve every dtype bit for bit. All arguments are 64-bit integers, except ``shape``, ``strides`` and ``index``, which
-point to such integers, and ``unit``, a null pointer whose type gives the width. ``loader.py`` keeps the machine code on
-disk and runs it where Numba is not imported, so nothing here may use Numba's runtime: kernels make no array, raise
-nothing, and call only each other, ``intrinsics.py`` and ``memcpy``. All return 0.
+serve every dtype bit for bit. All arguments are 64-bit integers, except ``shape`` and ``strides``, which point to such
+integers, and ``unit``, a null pointer whose type gives the width. ``loader.py`` keeps the machine code on disk and runs
+it where Numba is not imported, so nothing here may use Numba's runtime: kernels make no array, raise nothing, and call
+only each other, ``intrinsics.py`` and ``memcpy``. All return 0.
 """
 
 # mypy: ignore-errors
@@ -19,15 +19,7 @@ import numba
 import numpy as np
 from numba import types
 
-from tensordict_memmap.engine.kernels.intrinsics import (
-    bytes_of,
-    counters,
-    fence,
-    load,
-    store,
-    stream_line,
-    transpose_8x8,
-)
+from tensordict_memmap.engine.kernels.intrinsics import bytes_of, counters, load, store, transpose_8x8
 
 UNITS = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64, 16: types.complex128}
 """The type that a kernel moves, by its bytes."""
@@ -35,7 +27,7 @@ UNITS = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64, 16: 
 OPTIONS = {"error_model": "numpy", "forceinline": True}
 """How kernels are compiled: a division by zero does not raise, and kernels are inlined into one another."""
 
-POINTERS = ("shape", "strides", "index")
+POINTERS = ("shape", "strides")
 """The arguments that point to integers."""
 
 _kernel = numba.njit(**OPTIONS)
@@ -168,54 +160,16 @@ def pack_range(target, source, shape, strides, ndim, axis, first, last, unit):
     return np.int64(0)
 
 
-@_kernel
-def gather_rows(target, source, source_step, row_bytes, index, first, last):
-    """``target[k] = source[index[k]]`` for the rows ``first`` to ``last`` of a contiguous target."""
-    for k in range(first, last):
-        _memcpy(target + k * row_bytes, source + index[k] * source_step, row_bytes)
-    return np.int64(0)
-
-
-@_kernel
-def scatter_rows(target, target_step, source, source_step, row_bytes, index, count, low, high):
-    """``target[index[k]] = source[k]`` in order, for the target rows from ``low`` to below ``high``.
-
-    Threads share the work by target rows, not by ``k``, so that a row that is named twice gets the later source, whole.
-    """
-    for k in range(count):
-        row = index[k]
-        if low <= row < high:
-            _memcpy(target + row * target_step, source + k * source_step, row_bytes)
-    return np.int64(0)
-
-
-@_kernel
-def stream(target, source, nbytes):
-    """Copies memory past the caches. A plain store first reads the cache line that it fills, a third of the traffic.
-
-    The two ranges do not overlap.
-    """
-    head = min(-target % 64, nbytes)
-    _memcpy(target, source, head)
-    end = head + (nbytes - head) // 64 * 64
-    for position in range(head, end, 64):
-        stream_line(target + position, source + position)
-    _memcpy(target + end, source + end, nbytes - end)
-    fence()
-    return np.int64(0)
-
-
 def entries(width: int) -> dict[str, Any]:
-    """Compiles the kernels for a width as C functions; 0 is for those that move bytes."""
+    """Compiles the kernels for an item width as C functions."""
     pointers = dict.fromkeys(POINTERS, types.CPointer(types.int64))
-    if width:
-        pointers["unit"] = types.CPointer(UNITS[width])
+    pointers["unit"] = types.CPointer(UNITS[width])
     compiled = {}
-    for kernel in MOVE_ITEMS if width else MOVE_BYTES:
+    for kernel in KERNELS:
         arguments = [pointers.get(name, types.int64) for name in inspect.signature(kernel.py_func).parameters]
         compiled[kernel.__name__] = numba.cfunc(types.int64(*arguments), **OPTIONS)(kernel.py_func)
     return compiled
 
 
-MOVE_BYTES = (gather_rows, scatter_rows, stream)
-MOVE_ITEMS = (pack_block, pack_range)
+KERNELS = (pack_block, pack_range)
+"""The kernels that are called from Python."""
