@@ -73,13 +73,13 @@ class Rows:
             self.own.stop()
 
     def time_one_row(self, module: str) -> None:
-        self.td[77].to_tensordict()
+        self.td[77]
 
     def time_slice(self, module: str) -> None:
-        self.td[1000:1256].to_tensordict()
+        self.td[1000:1256]
 
     def time_random_rows(self, module: str) -> None:
-        self.td[self.index].to_tensordict()
+        self.td[self.index]
 
     def time_one_entry(self, module: str) -> None:
         self.td["next", "reward"]

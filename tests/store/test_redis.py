@@ -28,19 +28,19 @@ class Counter:
     def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         connection = store._tree.connection
-        run = connection.run
+        request = connection._request
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.count += 1
-            return run(*args, **kwargs)
+            return request(*args, **kwargs)
 
-        monkeypatch.setattr(connection, "run", counted)
+        monkeypatch.setattr(connection, "_request", counted)
 
 
 @pytest.fixture(params=[True, False], ids=["scripts", "no scripts"])
 def store(request, redis_port):
     made = sample().to_store(port=redis_port)
-    made._tree.connection.scripts = request.param
+    made._tree.connection._scripts = request.param
     return made
 
 
@@ -86,7 +86,7 @@ def test_indices_of_several_dimensions_select_as_in_memory(redis_port):
 
 def test_every_operation_is_one_request(redis_port, monkeypatch):
     store = sample().to_store(port=redis_port)
-    store[[1, 5]], store.set_at_("x", 0.0, 1)  # the server learns the scripts
+    store[[1, 5]], store.set_at_("x", 0.0, 1)  # the first write asks whether the server runs scripts
     counter = Counter(store, monkeypatch)
     for operation in (
         lambda: store[3],
@@ -257,13 +257,38 @@ def test_a_server_without_scripts_is_served_with_commands(redis_server):
     store.client.execute_command("ACL", "SETUSER", "default", "-@scripting")
     store[[1, 5]] = sample()[[2, 3]].exclude("name")
     assert store[[1, 5]]["x"].tolist() == sample()[[2, 3]]["x"].tolist()
-    assert not store._tree.connection.scripts
+    assert not store._tree.connection._scripts
 
 
-def test_a_server_that_restarts_learns_the_scripts_again(redis_port):
+def test_a_server_that_forgets_its_scripts_is_written_to_in_one_request(redis_port, monkeypatch):
     store = sample().to_store(port=redis_port)
+    store[[1, 5]] = sample()[[2, 3]].exclude("name")
     store.client.script_flush()
-    assert store[[1, 5]]["x"].shape == (2, 4) and store._tree.connection.scripts
+    counter = Counter(store, monkeypatch)
+    store[[1, 5]] = sample()[[7, 8]].exclude("name")
+    assert counter.count == 1 and store._tree.connection._scripts
+    assert store[[1, 5]]["x"].tolist() == sample()[[7, 8]]["x"].tolist()
+
+
+def test_a_write_that_the_guard_of_another_client_stops_is_sent_again(redis_port, monkeypatch):
+    store = sample().to_store(port=redis_port)
+    store.set_at_("x", 0.0, 1)
+    wire, other = store._tree.connection._wire, redis.Redis(port=redis_port)
+    packed, turns = wire.run, []
+
+    def run(commands: Any, atomic: bool, before: Any = ()) -> Any:
+        if before and not turns:  # the watched name changes between WATCH and EXEC
+            before = [*before, ("SET", before[0][1], ""), ("DEL", before[0][1])]
+            turns.append(1)
+            replies = packed(commands, atomic, before)
+            return [*replies[:2], *replies[4:]]
+        turns.append(2)
+        return packed(commands, atomic, before)
+
+    monkeypatch.setattr(wire, "run", run)
+    store[2] = sample()[7].exclude("name")
+    assert turns == [1, 2] and store[2]["x"].tolist() == sample()[7]["x"].tolist()
+    assert not other.exists(store._tree.name("__guard__"))
 
 
 @pytest.mark.parametrize(
@@ -323,15 +348,14 @@ def test_a_client_that_decodes_is_refused(redis_port):
 
 def test_an_entry_that_is_deleted_during_a_large_write_is_not_left_in_part(redis_port, monkeypatch):
     td = TensorDict({"x": torch.zeros(40_000), "y": torch.zeros(40_000)}, [40_000]).to_store(port=redis_port)
-    run = td._tree.connection.run
+    ask = td._tree.connection.ask
 
-    def run_and_delete(commands: Any, atomic: bool = False) -> Any:
-        replies = run(commands, atomic)
-        if commands[0][0] == "EXISTS" and not atomic:
-            td.client.delete(td._tree.data(("x",)))
-        return replies
+    def ask_and_delete(*arguments: Any) -> Any:
+        gone = ask(*arguments)
+        td.client.delete(td._tree.data(("x",)))
+        return gone
 
-    monkeypatch.setattr(td._tree.connection, "run", run_and_delete)
+    monkeypatch.setattr(td._tree.connection, "ask", ask_and_delete)
     new = TensorDict({"x": torch.ones(39_000), "y": torch.ones(39_000)}, [39_000])
     with pytest.raises(KeyError, match="deleted from the server while it was written"):
         td[1000:] = new
@@ -361,7 +385,7 @@ def test_many_random_rows_of_several_entries_are_written_where_they_belong(store
         {"a": torch.rand(900, 64), "b": torch.zeros(900, dtype=torch.bool), "c": torch.rand(900, 2)}, [900]
     )
     td = local.to_store(port=redis_port)
-    td._tree.connection.scripts = store._tree.connection.scripts
+    td._tree.connection._scripts = store._tree.connection._scripts
     rows = torch.randperm(900, generator=torch.Generator().manual_seed(0))[:400]
     new = TensorDict({"a": torch.rand(400, 64), "b": torch.ones(400, dtype=torch.bool), "c": torch.rand(400, 2)}, [400])
     td[rows] = new

@@ -86,6 +86,11 @@ def as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     >>> as_array(torch.ones(2, dtype=torch.bfloat16))
     array([16256, 16256], dtype=uint16)
     """
+    if type(tensor) is Tensor:
+        try:
+            return np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)
+        except (TypeError, RuntimeError):  # another device or dtype, a graph, or a value that is conjugated when read
+            pass
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     array: np.ndarray[Any, Any] = as_bits(plain).numpy()
     return array

@@ -29,7 +29,7 @@ from tensordict_core.extension import (
     type_name,
 )
 from tensordict_store.arrays.group import Array, Group
-from tensordict_store.arrays.selection import Selection, select
+from tensordict_store.arrays.selection import Selection, Selector, select
 from tensordict_store.arrays.values import decode, encode
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
@@ -241,22 +241,23 @@ class PersistentTensorDict(CustomContainer):
         """Return the part that an index selects as a plain tensordict; all of it is read in one call."""
         pairs: list[tuple[Array, Selection]] = []
         places: list[tuple[dict[str, Any], str]] = []
-        out = self._add_requests(index, pairs, places)
+        out = self._add_requests(Selector(index), pairs, places)
         values = self._group.read_all(pairs)
         for (entries, key), (_, selection), value in zip(places, pairs, values, strict=True):
             entries[key] = self._on_device(selection.part(value))
         return out
 
     def _add_requests(
-        self, index: Index | None, pairs: list[tuple[Array, Selection]], places: list[tuple[dict[str, Any], str]]
+        self, rows: Selector, pairs: list[tuple[Array, Selection]], places: list[tuple[dict[str, Any], str]]
     ) -> Any:
         """Return a tensordict whose tensors are still to be read, and append what is to be read and where it goes."""
+        index = rows.index
         entries: dict[str, Any] = {}
         for key in self._keys():
             entry = self._group.find(key)
             if isinstance(entry, Array) and entry.dtype is not None:
                 entries[key] = None  # keeps the order
-                pairs.append((entry, select(index, entry.shape, entry.gap)))
+                pairs.append((entry, rows.select(entry.shape, entry.gap)))
                 places.append((entries, key))
             elif isinstance(entry, Array):
                 value = self._value(key, entry)
@@ -264,7 +265,7 @@ class PersistentTensorDict(CustomContainer):
             else:
                 child = self._child(key, entry)
                 if isinstance(child, PersistentTensorDict):
-                    entries[key] = child._add_requests(index, pairs, places)
+                    entries[key] = child._add_requests(rows, pairs, places)
                 else:
                     entries[key] = child if index is None else child._index(index)
         return dense(entries, self._meta if index is None else index.meta(self._meta))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensordict_store.extras import require
+from tensordict_store.redis.commands import Command, Reads, Writes, expand
 from tensordict_store.redis.wire import PLAIN, ServerError, Wire
 
-__all__ = ["BACKENDS", "Command", "Connection"]
+__all__ = ["BACKENDS", "Connection"]
 
 BACKENDS = ("redis", "dragonfly")
 """Servers that speak the protocol."""
-Command = tuple[Any, ...]
 
 
 class Connection:
@@ -60,8 +60,7 @@ class Connection:
             self.place = known.get("path") or f"{known.get('host')}:{known.get('port')}"
         self._client: Any = client
         self._wire: Wire | None = None
-        self.scripts = True
-        """Whether the server is not known to refuse scripts."""
+        self._scripts: bool | None = None  # whether the server runs scripts, once that is known
 
     def __reduce__(self) -> Any:
         if self._given is not None:
@@ -93,53 +92,93 @@ class Connection:
         """
         if not commands:
             return []
+        wire = self._plain_wire()
+        return self._request(lambda: wire.run(commands, atomic) if wire else self._by_client(commands, atomic))
+
+    def run_watching(
+        self, name: str, guard: Command, commands: Sequence[Command]
+    ) -> tuple[str | None, list[Any] | None]:
+        """Send a transaction that fails if a script before it finds that a value is gone, in one request.
+
+        Args:
+            name: What the transaction watches.
+            guard: The script, which changes the watched name if it finds that a value is gone, and returns its name.
+            commands: The commands of the transaction.
+
+        Returns:
+            The name of a value that is gone; and the results of the transaction, or ``None`` if it did not take place.
+        """
+        wire = self._plain_wire()
+        assert wire is not None
+        before: list[Command] = [("WATCH", name), guard]
+        _, gone, *results = self._request(lambda: wire.run(commands, True, before))
+        if isinstance(gone, ServerError):
+            self._scripts, gone = False, None
+        return None if gone is None else str(gone, "utf-8"), None if results == [None] else results
+
+    @property
+    def guards(self) -> bool:
+        """Whether `run_watching` is possible: the server is known to run scripts, and redis-py is not in between."""
+        return bool(self._scripts) and self._plain_wire() is not None
+
+    def ask(self, guard: Command, exist: Sequence[Command], names: Sequence[str]) -> str | None:
+        """Return the first of some values that is gone; learn whether the server runs scripts.
+
+        Args:
+            guard: The script that asks.
+            exist: The commands that ask if the server runs no scripts.
+            names: The names of the values, one for each command.
+        """
+        if self._scripts is None and self._plain_wire() is not None:
+            try:
+                [gone] = self.run([guard])
+                self._scripts = True
+                return None if gone is None else str(gone, "utf-8")
+            except OSError as error:
+                if isinstance(error, ConnectionError):
+                    raise
+                self._scripts = False
+        return next((name for name, found in zip(names, self.run(exist), strict=True) if not found), None)
+
+    def _plain_wire(self) -> Wire | None:
+        if self._given is not None or not self._options.keys() <= PLAIN:
+            return None
+        if self._wire is None:
+            self._wire = Wire(self._options)
+        return self._wire
+
+    def _by_client(self, commands: Sequence[Command], atomic: bool) -> list[Any]:
+        """Send commands by redis-py."""
+        plain = [expand(command) for command in commands]
+        if len(commands) == len(plain[0]) == 1:
+            replies = [self.client.execute_command(*plain[0][0])]
+        else:
+            pipeline = self.client.pipeline(transaction=atomic)
+            for command in itertools.chain.from_iterable(plain):
+                pipeline.execute_command(*command)
+            replies = pipeline.execute()
+        rest = iter(replies)
+        parts = [list(itertools.islice(rest, len(one))) for one in plain]
+        return [
+            b"".join(own)
+            if isinstance(command, Reads) and command.runs is not None
+            else None
+            if isinstance(command, Writes)
+            else own[0]
+            for command, own in zip(commands, parts, strict=True)
+        ]
+
+    def _request(self, send: Callable[[], list[Any]]) -> list[Any]:
+        """Send a request, and say in an error which server it concerns."""
         redis = self._redis
         try:
-            if self._given is None and self._options.keys() <= PLAIN:
-                if self._wire is None:
-                    self._wire = Wire(self._options)
-                return self._wire.run(commands, atomic)
-            if len(commands) == 1:
-                return [self.client.execute_command(*commands[0])]
-            pipeline = self.client.pipeline(transaction=atomic)
-            for command in commands:
-                pipeline.execute_command(*command)
-            results: list[Any] = pipeline.execute()
+            return send()
         except (redis.ResponseError, ServerError) as error:
             raise OSError(f"the Redis server at {self.place} refuses a command: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise ConnectionError(
                 f"the Redis server at {self.place} does not answer ({error}); start it, or pass its host and port"
             ) from error
-        return results
-
-    def run_script(self, script: tuple[Any, ...], others: Sequence[Command]) -> list[Any] | None:
-        """Run a script and other commands in one request; return ``None`` if the server allows no scripts.
-
-        Args:
-            script: The source, the names of the values it uses, and its arguments.
-            others: More commands, whose results follow that of the script.
-        """
-        source, names, *arguments = script
-        digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-        command = ("EVALSHA", digest, len(names), *names, *arguments)
-        for _ in range(2):
-            try:
-                return self.run([command, *others])
-            except OSError as error:
-                cause = error.__cause__
-                if isinstance(cause, self._redis.exceptions.NoScriptError) or str(cause).startswith("NOSCRIPT"):
-                    try:
-                        self.run([("SCRIPT", "LOAD", source)])
-                        continue
-                    except OSError as refused:
-                        if isinstance(refused, ConnectionError):
-                            raise
-                elif isinstance(error, ConnectionError) or "OOM" in str(cause):
-                    raise
-                self.scripts = False
-                return None
-        return None
 
     def close(self) -> None:
         """Close the connections of this process; a later operation opens one again."""

@@ -29,11 +29,13 @@ from tensordict_core.extension import (
     type_name,
 )
 from tensordict_core.extension import annotation as annotation_of
-from tensordict_store.redis.connection import Command, Connection
+from tensordict_store.arrays.selection import Selector
+from tensordict_store.redis.commands import Command
+from tensordict_store.redis.connection import Connection
 from tensordict_store.redis.constructors import Constructors
 from tensordict_store.redis.layout import Record, tensor_record
-from tensordict_store.redis.ranges import Request, as_bytes, request
-from tensordict_store.redis.scripts import gather
+from tensordict_store.redis.ranges import Request, as_bytes
+from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change, Path, Tree, batch_size_of, decoded, encoded
 from tensordict_store.redis.writes import facts_of, write_all
 
@@ -190,7 +192,7 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
             return self._child(key)
         if record.dtype is None:
             return self._values([key])[0]
-        return torch.empty(record.shape or (), dtype=record.dtype, device="meta")
+        return record.like()
 
     def _get(self, key: str) -> Any:
         self._tree.refresh()
@@ -243,16 +245,17 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
         device = self._meta.device
         return value if device is None else value.to(device)
 
-    def _request(self, key: str, record: Record, index: Index | None) -> Request:
-        return request(".".join((*self._path, key)), self._tree.data((*self._path, key)), record, index)
+    def _request(self, key: str, record: Record, rows: Selector) -> Request:
+        path = (*self._path, key)
+        return Request(".".join(path), self._tree.data(path), record, rows)
 
     def _read(self, key: str, index: Index | None) -> Any:
         record = self._record(key)
         if record is None or record.dtype is None:
             value = self._peek(key)
             return value if index is None else value._index(index)
-        wanted = self._request(key, record, index)
-        [content], _ = gather(self._tree.connection, [wanted.wanted])
+        wanted = self._request(key, record, Selector(index))
+        [content], _ = gather(self._tree.connection, [wanted.reads])
         return self._on_device(wanted.result(content))
 
     def _now(self) -> Any:
@@ -266,10 +269,9 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
         self._tree.refresh()
         wanted: list[tuple[dict[str, Any], str, Request]] = []
         values: list[tuple[dict[str, Any], str, Any]] = []
-        out = self._add_requests(index, wanted, values)
-        ranges = [one.wanted for _, _, one in wanted]
+        out = self._add_requests(Selector(index), wanted, values)
         gets: list[Command] = [("GET", node._tree.data((*node._path, key))) for _, key, node in values]
-        contents, replies = gather(self._tree.connection, ranges, gets)
+        contents, replies = gather(self._tree.connection, [one.reads for _, _, one in wanted], gets)
         for (entries, key, one), content in zip(wanted, contents, strict=True):
             entries[key] = self._on_device(one.result(content))
         for (entries, key, node), reply in zip(values, replies, strict=True):
@@ -279,11 +281,12 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
 
     def _add_requests(
         self,
-        index: Index | None,
+        rows: Selector,
         wanted: list[tuple[dict[str, Any], str, Request]],
         values: list[tuple[dict[str, Any], str, Any]],
     ) -> Any:
         """Return a tensordict whose entries are still to be read, and append where tensors and values go."""
+        index = rows.index
         entries: dict[str, Any] = {}
         for key in self._tree.nodes.get(self._path, {"keys": ()})["keys"]:
             record = self._record(key)
@@ -291,13 +294,13 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
             if record is None:
                 child = self._child(key)
                 if isinstance(child, TensorDictStore):
-                    entries[key] = child._add_requests(index, wanted, values)
+                    entries[key] = child._add_requests(rows, wanted, values)
                 else:
                     entries[key] = child if index is None else child._index(index)
             elif record.dtype is None:
                 values.append((entries, key, self))
             else:
-                wanted.append((entries, key, self._request(key, record, index)))
+                wanted.append((entries, key, self._request(key, record, rows)))
         return dense(entries, self._meta if index is None else index.meta(self._meta))
 
     # writes -----------------------------------------------------------------------------------------------------------

@@ -8,16 +8,19 @@ has a hash ``PREFIX:{ID}:__nodes__`` too: for each node its keys in order, its b
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from tensordict_store.arrays.dtypes import numpy_dtype
 
 __all__ = ["Record", "join", "parse_record", "parse_size", "split", "tensor_record"]
 
 
-class Record(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Record:
     """What the server says of one entry.
 
     Attributes:
@@ -26,6 +29,8 @@ class Record(NamedTuple):
         encoding: How a value is stored: ``"json"``, ``"json_array"`` or ``"pickle"``.
         shapes: The shapes of the elements of a stack, if they differ.
         stack: The batch size of values, one for each position.
+        row: The number of bytes of a row of the tensor.
+        nbytes: The number of bytes of the tensor, or of all elements.
     """
 
     dtype: torch.dtype | None
@@ -33,13 +38,23 @@ class Record(NamedTuple):
     encoding: str = ""
     shapes: tuple[torch.Size, ...] | None = None
     stack: tuple[int, ...] | None = None
+    row: int = field(init=False, compare=False, default=0)
+    nbytes: int = field(init=False, compare=False, default=0)
+    _like: Tensor | None = field(init=False, compare=False, repr=False, default=None)
 
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes of the tensor, or of all elements."""
-        assert self.dtype is not None
-        shapes = self.shapes if self.shape is None else (self.shape,)
-        return sum(shape.numel() for shape in shapes or ()) * self.dtype.itemsize
+    def __post_init__(self) -> None:
+        if self.dtype is not None:
+            shapes, size = self.shapes if self.shape is None else (self.shape,), self.dtype.itemsize
+            object.__setattr__(self, "nbytes", sum([shape.numel() for shape in shapes or ()]) * size)
+            object.__setattr__(self, "row", 0 if self.shape is None else self.shape[1:].numel() * size)
+
+    def like(self) -> Tensor:
+        """Return a tensor of the shape and dtype without values."""
+        if self._like is None:
+            made = torch.empty(self.shape or (), dtype=self.dtype, device="meta")
+            object.__setattr__(self, "_like", made)
+        assert self._like is not None
+        return self._like
 
     def fields(self) -> dict[str, str]:
         """Return the fields of the hash."""

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
 from tensordict_core.extension import CustomContainer, Index, Meta, Node, annotate, as_batch_size, as_device, dense
-from tensordict_store.redis.connection import Command, Connection
+from tensordict_store.redis.commands import Command
+from tensordict_store.redis.connection import Connection
 from tensordict_store.redis.constructors import redis_options
 from tensordict_store.redis.container import SAVE
 from tensordict_store.redis.elements import add_elements, ends_of, named, runs_of, shape_of

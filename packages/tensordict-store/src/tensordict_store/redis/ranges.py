@@ -1,4 +1,4 @@
-"""Ranges: the bytes of a value that a selection needs, as commands, and the tensor that the replies make."""
+"""Ranges: the bytes of a value that an index needs, as a command, and the tensor that the reply makes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensordict_core.extension import Index
 from tensordict_store.arrays.dtypes import as_array
-from tensordict_store.arrays.selection import Selection, select
+from tensordict_store.arrays.selection import Selector
+from tensordict_store.redis.commands import Reads
 from tensordict_store.redis.layout import Record
 
-__all__ = ["Request", "as_bytes", "request", "tensor_of"]
+__all__ = ["Request", "as_bytes", "tensor_of"]
 
 _GAP = 4096
 """Bytes between two ranges that are read with them: a command of its own costs as much."""
@@ -23,40 +23,53 @@ class Request:
     """The rows of a tensor that an index needs.
 
     Attributes:
-        data: The name of the value.
-        ranges: Where the rows start in the value, and how many bytes they have.
-        whole: Whether they are all of the value.
+        reads: The command that reads them.
     """
 
-    __slots__ = ("data", "key", "ranges", "record", "runs", "selection", "whole")
+    __slots__ = ("_count", "_index", "_key", "_record", "_runs", "_selection", "reads")
 
-    def __init__(self, key: str, data: str, record: Record, selection: Selection) -> None:
-        self.key, self.data, self.record, self.selection = key, data, record, selection
-        shape, dtype = record.shape, record.dtype
-        assert shape is not None and dtype is not None
-        self.runs = [(0, 1)] if not shape else selection.runs if not selection.dim else selection.box[:1]
-        row = shape[1:].numel() * dtype.itemsize
-        self.ranges = [(start * row, (stop - start) * row) for start, stop in self.runs if start < stop and row]
-        self.whole = self.ranges == [(0, record.nbytes)]
+    def __init__(self, key: str, name: str, record: Record, rows: Selector) -> None:
+        shape, row = record.shape, record.row
+        assert shape is not None
+        index = rows.index
+        if index is not None and shape[: index.dims] != index.batch_size:
+            raise ValueError(
+                f"the shape {list(shape)} of {key!r} on the server does not start with the batch size "
+                f"{list(index.batch_size)}; store the entry again"
+            )
+        selection = rows.select(shape, _GAP // row if row else 0)
+        self._key, self._record, self._index, self._selection = key, record, index, selection
+        self._runs = [(0, 1)] if not shape else selection.runs if not selection.dim else selection.box[:1]
+        count = self._count = selection.count if shape and not selection.dim else sum([b - a for a, b in self._runs])
+        whole = row * count == record.nbytes
+        self.reads = Reads(name, None if whole else self._runs if row and count else [], row, row * count)
 
     @property
-    def wanted(self) -> tuple[str, list[tuple[int, int]] | None]:
-        """What `gather` takes: the name of the value and its ranges; ``None`` for all of it."""
-        return self.data, None if self.whole else self.ranges
+    def start(self) -> int:
+        """The first row that is read."""
+        return self._selection.box[0][0]
 
-    def result(self, content: Any) -> Tensor:
-        """Return what the index selects.
+    def rows(self, content: Any) -> Tensor:
+        """Return the rows that are read, one behind the other.
 
         Raises:
             KeyError: The value is gone from the server.
             ValueError: The value is shorter or longer than its shape says.
         """
-        selection, shape, dtype = self.selection, self.record.shape, self.record.dtype
-        assert shape is not None and dtype is not None
-        rows = tensor_of(self.key, content, sum(size for _, size in self.ranges), dtype)
-        if not shape:
-            return rows.reshape(())
-        rows = rows.reshape(sum(stop - start for start, stop in self.runs), *shape[1:])
+        record = self._record
+        assert record.shape is not None and record.dtype is not None
+        flat = tensor_of(self._key, content, self.reads.size, record.dtype)
+        return flat.view(self._count, *record.shape[1:])
+
+    def result(self, content: Any) -> Tensor:
+        """Return what the index selects; errors are those of `rows`."""
+        selection, record, index = self._selection, self._record, self._index
+        shape = record.shape
+        assert shape is not None and record.dtype is not None
+        if selection.ordered and all([side == (0, n) for side, n in zip(selection.box[1:], shape[1:], strict=True)]):
+            flat = tensor_of(self._key, content, self.reads.size, record.dtype)
+            return flat.view(shape if index is None else index.part_of(shape))
+        rows = self.rows(content)
         for dim, (start, stop) in enumerate(selection.box):
             if dim and dim != selection.dim and (start, stop) != (0, shape[dim]):
                 rows = rows.narrow(dim, start, stop - start)
@@ -64,19 +77,6 @@ class Request:
             parts = [rows.narrow(selection.dim, start, stop - start) for start, stop in selection.runs]
             rows = torch.cat(parts, selection.dim) if len(parts) > 1 else parts[0]
         return selection.part(rows)
-
-
-def request(key: str, data: str, record: Record, index: Index | None) -> Request:
-    """Return the request of the part of a tensor that an index selects.
-
-    >>> one = request("x", "d:x", Record(torch.float32, torch.Size([10, 4])), Index(slice(3, 5), torch.Size([10])))
-    >>> one.data, one.ranges
-    ('d:x', [(48, 32)])
-    """
-    shape, dtype = record.shape, record.dtype
-    assert shape is not None and dtype is not None
-    row = max(shape[1:].numel() * dtype.itemsize, 1)
-    return Request(key, data, record, select(index, shape, _GAP // row))
 
 
 def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
@@ -95,8 +95,8 @@ def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
         )
     if not size:
         return torch.empty(0, dtype=dtype)
-    own = content if isinstance(content, bytearray) else bytearray(content)  # the tensor takes the memory over
-    return torch.frombuffer(own, dtype=torch.uint8).view(dtype)
+    # the tensor takes the memory over
+    return torch.frombuffer(bytearray(content) if isinstance(content, bytes) else content, dtype=dtype)
 
 
 def as_bytes(value: Tensor) -> memoryview:

@@ -15,7 +15,8 @@ import torch
 from tensordict_core import NonTensorData, NonTensorStack
 from tensordict_core.extension import Meta
 from tensordict_store.arrays.values import STACK, VALUE, Encoded, decode, encode
-from tensordict_store.redis.connection import Command, Connection
+from tensordict_store.redis.commands import Command
+from tensordict_store.redis.connection import Connection
 from tensordict_store.redis.layout import Record, join, parse_record, parse_size, split
 
 __all__ = ["Change", "Path", "Tree", "batch_size_of", "decoded", "encoded"]
@@ -58,6 +59,7 @@ class Tree:
         self.records: dict[Path, Record] = {}
         self.nodes: dict[Path, dict[str, Any]] = {(): {"keys": []}}
         self.extra: dict[str, str] = {}
+        self._names: dict[Path, str] = {}
 
     def name(self, part: str) -> str:
         """Return the name on the server of what belongs to the whole tensordict."""
@@ -65,11 +67,14 @@ class Tree:
 
     def data(self, path: Path) -> str:
         """Return the name of the value of an entry."""
-        return f"{self.prefix}:{{{self.id}}}:d:{join(path)}"
+        name = self._names.get(path)
+        if name is None:
+            name = self._names[path] = self.name(f"d:{join(path)}")
+        return name
 
     def meta(self, path: Path) -> str:
         """Return the name of the metadata of an entry."""
-        return f"{self.prefix}:{{{self.id}}}:m:{join(path)}"
+        return self.name(f"m:{join(path)}")
 
     # reading ----------------------------------------------------------------------------------------------------------
 

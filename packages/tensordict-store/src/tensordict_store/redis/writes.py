@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from tensordict_core.extension import Index, Meta, Node
-from tensordict_store.arrays.selection import select
+from tensordict_store.arrays.selection import Selector, select
+from tensordict_store.redis.commands import Runs, Writes
 from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.ranges import Request, as_bytes
-from tensordict_store.redis.scripts import Content, Ranges, gather, scatter
+from tensordict_store.redis.transfer import gather, scatter
 from tensordict_store.redis.tree import Change, Path, Tree
 
 __all__ = ["add_zeros", "facts_of", "write_all"]
@@ -25,27 +26,39 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
         KeyError: An entry is gone from the server.
     """
     connection = tree.connection
-    writes: list[tuple[str, Ranges, Content]] = []
-    kept: list[tuple[Any, Request, Any, Tensor]] = []
+    writes: list[Writes] = []
+    kept: list[tuple[Any, str, Index | None, Tensor, Request]] = []
+    selectors: dict[int, Selector] = {}
     for node, key, index, value in parts:
         record = node._record(key)
-        selection = select(index, record.shape)
+        rows = selectors.get(id(index))
+        if rows is None:
+            rows = selectors[id(index)] = Selector(index)
+        order = rows.in_order(record.shape)
+        if order is not None:
+            writes += _whole_rows(tree.data((*node._path, key)), record, order, value)
+            continue
+        selection = rows.select(record.shape)
         rest = zip(selection.box[1:], record.shape[1:], strict=True)
-        if not selection.dim and selection.covers and all(side == (0, n) for side, n in rest):
-            writes.append((tree.data((*node._path, key)), *_rows(record, selection, value)))
+        if not selection.dim and selection.covers and all([side == (0, n) for side, n in rest]):
+            if not selection.ordered:
+                boxes = torch.empty(selection.shape, dtype=value.dtype)
+                boxes[selection.residual] = value.to("cpu")
+                value = boxes
+            runs = selection.runs if record.shape else [(0, 1)]
+            writes += _whole_rows(tree.data((*node._path, key)), record, runs, value)
         else:  # parts of rows: the rows are read, changed and written
             start, stop = selection.box[0]
-            whole = Index(slice(start, stop), record.shape[:1])
-            kept.append((whole, node._request(key, record, whole), index, value))
+            whole = Selector(Index(slice(start, stop), record.shape[:1]))
+            kept.append((node, key, index, value, node._request(key, record, whole)))
     if kept:
-        contents, _ = gather(connection, [wanted.wanted for _, wanted, _, _ in kept])
-        for (whole, wanted, index, value), content in zip(kept, contents, strict=True):
-            rows = wanted.result(content)
-            shape = wanted.record.shape
-            assert shape is not None
-            _put_part(rows, wanted.selection.box[0][0], shape, index, value)
-            writes.append((wanted.data, *_rows(wanted.record, select(whole, shape), rows)))
-    gone = scatter(connection, writes)
+        contents, _ = gather(connection, [wanted.reads for *_, wanted in kept])
+        for (node, key, index, value, wanted), content in zip(kept, contents, strict=True):
+            record, changed = node._record(key), wanted.rows(content)
+            start = wanted.start
+            _put_part(changed, start, record.shape, index, value)
+            writes += _whole_rows(wanted.reads.name, record, [(start, start + len(changed))], changed)
+    gone = scatter(connection, writes, tree.name("__guard__")) if writes else None
     if gone is not None:
         raise KeyError(
             f"the entry {gone!r} that is written is gone from the server: it was deleted, or its time to live is over; "
@@ -69,16 +82,9 @@ def add_zeros(path: Path, node: Any, change: Change) -> None:
             change.puts.append(((*path, key), tensor_record(key, value), None))
 
 
-def _rows(record: Record, selection: Any, value: Tensor) -> tuple[Ranges, Content]:
-    """Return the ranges of the rows that a selection covers, and what goes there."""
-    assert record.shape is not None and record.dtype is not None
-    if selection.residual is not None:
-        rows = torch.empty(selection.shape, dtype=value.dtype)
-        rows[selection.residual] = value.to("cpu")
-        value = rows
-    row = record.shape[1:].numel() * record.dtype.itemsize
-    runs = selection.runs if record.shape else [(0, 1)]
-    return [(start * row, (stop - start) * row) for start, stop in runs], as_bytes(value)
+def _whole_rows(name: str, record: Record, runs: Runs, value: Tensor) -> list[Writes]:
+    """Return the command that writes rows; none where they have no bytes."""
+    return [Writes(name, runs, record.row, as_bytes(value))] if record.row and value.numel() else []
 
 
 def _put_part(rows: Tensor, start: int, shape: torch.Size, index: Index | None, value: Tensor) -> None:

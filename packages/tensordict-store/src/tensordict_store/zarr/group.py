@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tensordict_store.arrays.dtypes import as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
 from tensordict_store.arrays.group import FACTS, Array, Group
-from tensordict_store.arrays.selection import Range, Selection
+from tensordict_store.arrays.selection import Range, Selection, select
 from tensordict_store.arrays.values import STACK, TEXT, VALUE, Encoded
 from tensordict_store.extras import require
 from tensordict_store.zarr.layout import array_options
@@ -280,7 +280,7 @@ class ZarrGroup(Group):
                 item._copy(one, inner)
         elif isinstance(item, ZarrArray) and item.dtype is not None:
             array = target.put_array(name, item.shape, item.dtype)
-            array.write([(0, n) for n in item.shape], item.read(_whole(item.shape)))
+            array.write([(0, n) for n in item.shape], item.read(select(None, item.shape)))
         elif isinstance(item, ZarrArray):
             target.put_value(name, item.value())
 
@@ -353,7 +353,3 @@ def create_store(filename: Any, locking: Any, options: dict[str, Any], fill: Cal
 def _open_again(location: Any, mode: str, storage_options: Any, path: str, options: dict[str, Any]) -> ZarrGroup:
     store, root = open_store(location, mode, storage_options)
     return ZarrGroup(store, root[path] if path else root, options)
-
-
-def _whole(shape: torch.Size) -> Selection:
-    return Selection([(0, n) for n in shape], 0, [(0, n) for n in shape[:1]], None, True)

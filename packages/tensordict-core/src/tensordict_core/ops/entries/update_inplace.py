@@ -230,7 +230,8 @@ class InPlaceUpdating(Node):
             if index is None:
                 value = value if value.shape == shape else expand_to(path, value, shape)
             else:
-                value = broadcast_to(path, torch.as_tensor(value), index.part_of(shape))
+                value, part = torch.as_tensor(value), index.part_of(shape)
+                value = value if value.shape == part else broadcast_to(path, value, part)
             plan.put(self, key, index, value.to(leaf.dtype))
         elif index is None:
             plan.add(path, leaf, value)

@@ -1,0 +1,83 @@
+"""Commands: what one request asks of a server. Runs of rows of a value are one command here, and several on the server.
+
+A run is its first row and the row behind its last one; the value is nothing but its rows, each of the same size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["Command", "Reads", "Runs", "Writes", "expand"]
+
+Runs = Sequence[tuple[int, int]]
+Command = tuple[Any, ...]
+"""A name of the protocol and its arguments, or `Reads`, or `Writes`."""
+
+
+class Reads(NamedTuple):
+    """Reads rows of a value; the result is their bytes side by side.
+
+    The result is shorter where the value ends before them, and ``None`` where a whole value is gone.
+
+    Attributes:
+        name: The name of the value.
+        runs: The runs of rows; ``None`` for all of the value.
+        row: How many bytes a row has.
+        size: How many bytes the result should have.
+    """
+
+    name: str
+    runs: Runs | None
+    row: int
+    size: int
+
+    def sizes(self) -> list[int]:
+        """Return the number of bytes of each run.
+
+        >>> Reads("a", [(0, 1), (3, 5)], 4, 12).sizes()
+        [4, 8]
+        """
+        row = self.row
+        return [self.size] if self.runs is None else [(stop - start) * row for start, stop in self.runs]
+
+
+class Writes(NamedTuple):
+    """Writes rows of a value; the result is ``None``.
+
+    Attributes:
+        name: The name of the value.
+        runs: The runs of rows, none of them empty.
+        row: How many bytes a row has.
+        content: The bytes that go there, side by side.
+    """
+
+    name: str
+    runs: Runs
+    row: int
+    content: bytes | memoryview
+
+
+def expand(command: Command) -> list[tuple[Any, ...]]:
+    """Return the commands of the protocol that a command stands for.
+
+    >>> expand(Reads("a", [(0, 1), (2, 3)], 4, 8)), expand(Reads("a", None, 4, 8)), expand(("GET", "a"))
+    ([('GETRANGE', 'a', 0, 3), ('GETRANGE', 'a', 8, 11)], [('GET', 'a')], [('GET', 'a')])
+    >>> expand(Writes("a", [(0, 1), (8, 10)], 1, b"xyz"))
+    [('SETRANGE', 'a', 0, b'x'), ('SETRANGE', 'a', 8, b'yz')]
+    """
+    if isinstance(command, Reads):
+        if command.runs is None:
+            return [("GET", command.name)]
+        row = command.row
+        return [("GETRANGE", command.name, start * row, stop * row - 1) for start, stop in command.runs]
+    if isinstance(command, Writes):
+        pieces = _pieces(command)
+        return [("SETRANGE", command.name, run[0] * command.row, next(pieces)) for run in command.runs]
+    return [command]
+
+
+def _pieces(command: Writes) -> Iterator[bytes | memoryview]:
+    ends = itertools.accumulate([(stop - start) * command.row for start, stop in command.runs], initial=0)
+    return (command.content[start:stop] for start, stop in itertools.pairwise(ends))

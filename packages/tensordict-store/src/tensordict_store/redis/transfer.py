@@ -1,0 +1,83 @@
+"""Transfers: rows of several values in one request, read together or written all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensordict_store.redis.commands import Command, Reads, Writes
+from tensordict_store.redis.connection import Connection
+
+__all__ = ["gather", "scatter"]
+
+_GUARD = """
+for i = 1, #KEYS - 1 do
+  if redis.call('EXISTS', KEYS[i]) == 0 then
+    redis.call('SET', KEYS[#KEYS], '')
+    redis.call('DEL', KEYS[#KEYS])
+    return KEYS[i]
+  end
+end
+return false
+"""
+"""Returns the first of the names that is gone; who watches the last name then has a failing transaction."""
+
+
+def gather(
+    connection: Connection, reads: Sequence[Reads], others: Sequence[Command] = ()
+) -> tuple[list[Any], list[Any]]:
+    """Return rows of several values, and the results of other commands, in one request.
+
+    Returns:
+        For each value the bytes of its rows side by side (shorter where the value ends before them, and ``None`` for
+        a value that is gone); and the results of the commands.
+    """
+    replies = connection.run([*reads, *others])
+    found = replies[: len(reads)]
+    # a row of a value that is gone has no bytes, as one of a value that is empty
+    short = [i for i, (got, read) in enumerate(zip(found, reads, strict=True)) if read.size and got is not None]
+    short = [i for i in short if not len(found[i])]
+    if short:
+        for i, exists in zip(short, connection.run([("EXISTS", reads[i].name) for i in short]), strict=True):
+            found[i] = found[i] if exists else None
+    return found, replies[len(reads) :]
+
+
+def scatter(connection: Connection, writes: Sequence[Writes], watched: str) -> str | None:
+    """Write rows of several values, all or none, if all of the values exist.
+
+    This is one request where the server runs scripts: a script looks for the values, and fails the transaction that
+    follows it if one is gone. Otherwise, and the first time, the question is a request before the transaction.
+
+    Args:
+        connection: The connection.
+        writes: What is written.
+        watched: A name that no value has, for the script.
+
+    Returns:
+        The name of a value that is gone, in which case nothing was written; otherwise ``None``.
+
+    Raises:
+        KeyError: A value was deleted after it was asked for; the others are written.
+    """
+    names = [write.name for write in writes]
+    exist: list[Command] = [("EXISTS", name) for name in names]
+    guard: Command = ("EVAL", _GUARD, len(names) + 1, *names, watched)
+    replies: list[Any] | None = None
+    while connection.guards and replies is None:
+        gone, replies = connection.run_watching(watched, guard, [*exist, *writes])
+        if gone is not None:
+            return gone
+    if replies is None:
+        missing = connection.ask(guard, exist, names)
+        if missing is not None:
+            return missing
+        replies = connection.run([*exist, *writes], atomic=True)
+    lost = [name for name, found in zip(names, replies, strict=False) if not found]
+    if lost:  # SETRANGE has made values that lack their other rows
+        connection.run([("UNLINK", *lost)])
+        raise KeyError(
+            f"the entry {lost[0]!r} was deleted from the server while it was written, or its time to live ended then; "
+            "the other entries are written, store this one again"
+        )
+    return None
