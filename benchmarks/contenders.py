@@ -92,6 +92,7 @@ class Tracked(ABC):
         about: What is measured, in a line.
         limits: Contenders that do less, and are no rivals to be faster than.
         less: What they do less, in two words.
+        note: What a reader of the ratios must know about the contenders, in a sentence or two.
         rounds_here: How many samples of each contender `measure` takes.
     """
 
@@ -99,6 +100,7 @@ class Tracked(ABC):
     about: ClassVar[str]
     limits: ClassVar[tuple[str, ...]] = ()
     less: ClassVar[str] = "no tensordict"
+    note: ClassVar[str] = ""
     params: ClassVar[tuple[tuple[str, ...], ...]] = ()
     param_names: ClassVar[tuple[str, ...]] = ("contender",)
     version: ClassVar[str] = "1"  # results stay comparable as long as this does not change

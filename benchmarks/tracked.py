@@ -55,6 +55,10 @@ class SaveModel(Saves):
 class SaveModelOver(SaveModel):
     pretty_name = "Save a model over an earlier one"
     about = "40 tensors of a transformer, 10 MB, to the path of the checkpoint before"
+    note = (
+        "The reference writes into the file of the earlier save: an interrupted save destroys it, and a reader sees parts "
+        "of both. Ours writes a new file, whose pages the system must allocate, and renames it."
+    )
 
     def before(self) -> None:
         self.run()
@@ -113,6 +117,10 @@ class SaveFolder(SaveModel):
 class SaveFolderOver(SaveFolder):
     pretty_name = "Save a model over an earlier one, a file for each tensor"
     about = "40 tensors of a transformer, 10 MB, to the folder of the checkpoint before"
+    note = (
+        "The reference writes into the files of the earlier save: an interrupted save leaves parts of both. Ours writes "
+        "new files, exchanges the folders and removes the old ones."
+    )
 
     def before(self) -> None:
         self.run()

@@ -163,6 +163,7 @@ def summary() -> str:
             "contenders": list(cls.params[0]),
             "limits": list(cls.limits),
             "less": cls.less,
+            "note": cls.note,
         }
         for name, cls in tracked().items()
     }

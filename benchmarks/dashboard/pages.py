@@ -162,6 +162,7 @@ def card(series: Series, machine: str) -> str:
 <p class="verdict">{escape(verdict)}</p>
 {sparkline(series)}
 <ul>{"".join(legend)}</ul>
+{f'<p class="note">{escape(series.note)}</p>' if series.note else ""}
 <p class="noise">{limit}</p>
 </article>"""
 
@@ -266,7 +267,7 @@ article h2{font-size:17px;line-height:1.3;margin:0}
 article h2 a{color:inherit;text-decoration:none}
 article h2 a:hover,article h2 a:focus{text-decoration:underline}
 article p{margin:4px 0}
-.about,.noise{color:var(--soft);font-size:13px}
+.about,.noise,.note{color:var(--soft);font-size:13px}
 .about{flex-grow:1}
 .headline strong{font-size:32px;line-height:1.1}
 .headline span{color:var(--soft)}

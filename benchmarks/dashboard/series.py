@@ -42,6 +42,7 @@ class Series:
         about: What is measured.
         limits: Contenders that do less and are no rivals.
         less: What they do less.
+        note: What a reader of the ratios must know about the contenders.
         commits: The measured commits, oldest first.
         seconds: By contender, the least seconds of a call at each commit; None where it does not run.
     """
@@ -54,6 +55,7 @@ class Series:
     commits: list[str]
     seconds: dict[str, list[float | None]]
     subjects: dict[str, str] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def rivals(self) -> list[str]:
@@ -179,7 +181,8 @@ def load(machine: str, results: Path = RESULTS, order: list[str] | None = None) 
         commits = [document["commit_hash"] for document in here]
         lines = {commit: subjects.get(commit, "") for commit in commits}
         limits = tuple(known["limits"])
-        found.append(Series(name, known["title"], known["about"], limits, known["less"], commits, seconds, lines))
+        told = (known["title"], known["about"], limits, known["less"])
+        found.append(Series(name, *told, commits, seconds, lines, known["note"]))
     return found
 
 

@@ -107,3 +107,9 @@ def test_scripts_of_other_hosts_become_copies():
 def test_a_script_without_a_copy_is_an_error():
     with pytest.raises(ValueError, match=r"no copy of 'https://x\.y/new\.js' in dashboard/vendor"):
         dashboard.offline('<script src="https://x.y/new.js"></script>')
+
+
+def test_a_card_says_what_a_reader_must_know_about_the_contenders():
+    told = series([1.0] * 3, reference=0.8)
+    told.note = "The reference writes into the <same> file."
+    assert '<p class="note">The reference writes into the &lt;same&gt; file.</p>' in dashboard.card(told, "machine")

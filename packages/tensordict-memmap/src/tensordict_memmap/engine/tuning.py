@@ -70,7 +70,7 @@ THREADED_COPY_MIN = 32 << 20
 READ_AHEAD_MIN = 64 << 10
 """Bytes of rows from which it is worth asking whether their pages are in memory."""
 
-FOREGROUND_REMOVAL_MAX = 32 << 20
+FOREGROUND_REMOVAL_MAX = 8 << 20
 """Bytes of a replaced save up to which it is removed before a save returns; each file adds 256 KiB."""
 
 SCATTER_MIN_FILES = 32

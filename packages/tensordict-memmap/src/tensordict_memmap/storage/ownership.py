@@ -189,11 +189,16 @@ def move_foreign(folder: str, owned: set[str], keep_in: str) -> None:
 
 def remove_owned(folder: str, owned: set[str]) -> None:
     """Removes the files of a save, its manifest last, and folders that become empty."""
-    remove_files(folder, owned - {NAME})
-    for place, _, _ in os.walk(folder, topdown=False):
-        if place != folder:
-            with contextlib.suppress(OSError):
-                os.rmdir(place)
+    places = []
+    for name, entry in _walk(folder):  # one walk, since a save that replaces another one waits for it
+        with contextlib.suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                places.append(entry.path)
+            elif name in owned and name != NAME:
+                os.unlink(entry.path)
+    for place in reversed(places):
+        with contextlib.suppress(OSError):
+            os.rmdir(place)
     remove_files(folder, {STAGED_JOURNAL, NAME})
     with contextlib.suppress(OSError):
         os.rmdir(folder)
