@@ -56,8 +56,8 @@ class SaveModelOver(SaveModel):
     pretty_name = "Save a model over an earlier one"
     about = "40 tensors of a transformer, 10 MB, to the path of the checkpoint before"
     note = (
-        "The reference writes into the file of the earlier save: an interrupted save destroys it, and a reader sees parts "
-        "of both. Ours writes a new file, whose pages the system must allocate, and renames it."
+        "The reference writes into the file of the earlier save: an interrupted save destroys it, and a reader sees "
+        "parts of both. Ours writes a new file, whose pages the system must allocate, and renames it."
     )
 
     def before(self) -> None:
@@ -118,8 +118,8 @@ class SaveFolderOver(SaveFolder):
     pretty_name = "Save a model over an earlier one, a file for each tensor"
     about = "40 tensors of a transformer, 10 MB, to the folder of the checkpoint before"
     note = (
-        "The reference writes into the files of the earlier save: an interrupted save leaves parts of both. Ours writes "
-        "new files, exchanges the folders and removes the old ones."
+        "The reference writes into the files of the earlier save: an interrupted save leaves parts of both. Ours "
+        "writes new files, exchanges the folders and removes the old ones."
     )
 
     def before(self) -> None:
