@@ -93,7 +93,7 @@ class DimNames(Node):
     def _renamed(self, names: tuple[str | None, ...], rename_map: dict[str, str]) -> list[str | None] | None:
         if names and rename_map:
             raise ValueError("rename takes names in order or by old name, not both; pass one of them")
-        if names == (None,) and self.batch_dims != 1:
+        if names == (None,) and len(self._meta.batch_size) != 1:
             return None
         if not rename_map:
             return list(names)
