@@ -324,3 +324,16 @@ def test_dense_stack_tds() -> None:
     assert isinstance(ragged, LazyStackedTensorDict)
     with pytest.raises(ValueError, match="needs dim"):
         dense_stack_tds(tds)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_missing_nested_key_is_named_as_a_whole_with_the_keys_beside_it(lazy: bool) -> None:
+    td = TensorDict({"n": {"reward": torch.zeros(2), "m": {"x": torch.zeros(2)}}}, [2])
+    td = td.to_lazystack(0) if lazy else td
+    with pytest.raises(KeyError, match=r"key \('n', 'rewrd'\) not found in .* with keys \['reward', 'm'\].*'reward'"):
+        td.select(("n", "rewrd"))
+    with pytest.raises(KeyError, match=r"key \('n', 'm', 'y'\) not found in .* with keys \['x'\]"):
+        td.select(("n", "m", "x"), ("n", "m", "y"))
+    with pytest.raises(KeyError, match=r"key \('n', 'reward'\) passes through a Tensor"):
+        td.select(("n", "reward", "x"))
+    assert list(td.select(("n", "rewrd"), strict=False).keys(True, True)) == []

@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Any, TypedDict, TypeVar, Unpack, dataclass_transform, overload
 
 from tensordict_class.base import CastFilter, TensorClass
 from tensordict_class.derive import derive, move_cells
+from tensordict_core.extension import check_options, with_options
 
 __all__ = ["tensorclass"]
 
 T = TypeVar("T")
 
 
+class ClassFlags(TypedDict, total=False):
+    """The flags of `tensorclass`; its docstring explains each."""
+
+    autocast: bool
+    frozen: bool
+    nocast: bool
+    shadow: bool
+    tensor_only: bool
+    skip_post_init_on_rebuild: bool
+    cast_filter: CastFilter | None
+    kw_only: bool
+
+
 @overload
 def tensorclass(cls: type[T], /) -> type[T]: ...
 @overload
-def tensorclass(
-    *,
-    autocast: bool = False,
-    frozen: bool = False,
-    nocast: bool = False,
-    shadow: bool = False,
-    tensor_only: bool = False,
-    skip_post_init_on_rebuild: bool = False,
-    cast_filter: CastFilter | None = None,
-    kw_only: bool = False,
-) -> Callable[[type[T]], type[T]]: ...
+def tensorclass(**flags: Unpack[ClassFlags]) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field, dataclasses.Field))
-def tensorclass(
-    cls: type[Any] | None = None,
-    /,
-    *,
-    autocast: bool = False,
-    frozen: bool = False,
-    nocast: bool = False,
-    shadow: bool = False,
-    tensor_only: bool = False,
-    skip_post_init_on_rebuild: bool = False,
-    cast_filter: CastFilter | None = None,
-    kw_only: bool = False,
-) -> Any:
+@with_options(ClassFlags)
+def tensorclass(cls: type[Any] | None = None, /, **flags: Unpack[ClassFlags]) -> Any:
     """Makes a tensorclass of a class with annotated fields; used bare or with flags.
 
     New code should subclass `TensorClass` instead, which type checkers understand better.
@@ -70,16 +63,7 @@ def tensorclass(
     >>> points.x.shape, points[0].label
     (torch.Size([2, 2]), 'origin')
     """
-    flags: dict[str, Any] = {
-        "autocast": autocast,
-        "frozen": frozen,
-        "nocast": nocast,
-        "shadow": shadow,
-        "tensor_only": tensor_only,
-        "skip_post_init_on_rebuild": skip_post_init_on_rebuild,
-        "cast_filter": cast_filter,
-        "kw_only": kw_only,
-    }
+    check_options("tensorclass", flags, ClassFlags)
     given = {name: value for name, value in flags.items() if value}
 
     def define(cls: type[Any]) -> type[Any]:

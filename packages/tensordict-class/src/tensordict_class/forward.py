@@ -23,6 +23,7 @@ from tensordict_core.extension import (
     Meta,
     ShapeOp,
     TensorCollection,
+    common_container,
     operations,
     register_type,
     register_wrapper,
@@ -191,17 +192,17 @@ class Forwarding(TensorCollection):
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
         inner = cls._unwrapped(items, "stack")
-        return cls._wrap(_container(inner)._stack(inner, dim))
+        return cls._wrap(common_container(inner)._stack(inner, dim))
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         inner = cls._unwrapped(items, "cat")
-        return cls._wrap(_container(inner)._cat(inner, dim))
+        return cls._wrap(common_container(inner)._cat(inner, dim))
 
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
         inner = cls._unwrapped(items, "lazy_stack")
-        return cls._wrap(_container(inner)._lazy(inner, dim))
+        return cls._wrap(common_container(inner)._lazy(inner, dim))
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
         return tuple(map(self._wrap, self._tensordict._unbind(dim)))
@@ -323,11 +324,3 @@ def make_known(cls: Any) -> None:
     register_wrapper(
         cls, type_name(cls), lambda node: (node._tensordict, None), lambda tensordict, _: cls._wrap(tensordict)
     )
-
-
-def _container(inner: list[Any]) -> Any:
-    """Returns the type whose ``_stack`` combines containers: that of the first, unless a later one combines others."""
-    for node in inner:
-        if node._combines_others:
-            return type(node)
-    return type(inner[0])

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
-import torch
 from torch import Tensor
 
 from tensordict_class import errors
@@ -19,7 +18,7 @@ from tensordict_class.fields import Declaration, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
 from tensordict_core import NestedKey, TensorDict, TensorDictBase
-from tensordict_core.extension import Index, TensorCollection, is_compiling
+from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, with_options
 
 __all__ = ["Instance", "run_post_init"]
 
@@ -289,16 +288,8 @@ class Instance(Forwarding):
         return self
 
     @classmethod
-    def from_dict(
-        cls,
-        input_dict: Mapping[Any, Any],
-        *,
-        auto_batch_size: bool | None = None,
-        batch_size: Sequence[int] | int | None = None,
-        device: torch.device | str | int | None = None,
-        batch_dims: int | None = None,
-        names: Sequence[str | None] | None = None,
-    ) -> Self:
+    @with_options(BuildOptions, None)
+    def from_dict(cls, input_dict: Mapping[Any, Any], **options: Unpack[BuildOptions]) -> Self:
         """Makes an instance of a dictionary; fields without a key are not set, even if they have defaults.
 
         Args:
@@ -321,16 +312,7 @@ class Instance(Forwarding):
         foreign = [key for key in input_dict if key not in cls._rules]
         if foreign:
             raise errors.foreign_keys(cls, map(str, foreign), cls._rules)
-        return cls.from_tensordict(
-            TensorDict.from_dict(
-                input_dict,
-                auto_batch_size=auto_batch_size,
-                batch_size=batch_size,
-                device=device,
-                batch_dims=batch_dims,
-                names=names,
-            )
-        )
+        return cls.from_tensordict(TensorDict.from_dict(input_dict, **options))
 
     @classmethod
     def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:

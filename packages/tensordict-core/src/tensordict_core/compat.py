@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.torch_version import TorchVersion
 
-from tensordict_core.base import errors
+from tensordict_core.base import errors, ragged
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
@@ -138,12 +138,9 @@ def shape_of(value: Any) -> torch.Size:
     >>> shape_of(torch.zeros(2, 3)), shape_of(torch.nn.UninitializedBuffer())
     (torch.Size([2, 3]), torch.Size([-1]))
     """
-    if isinstance(value, Tensor) and value.is_nested and value.layout is torch.strided:
-        sizes = [component.shape for component in value.unbind()]
-        return torch.Size((len(sizes), *(n[0] if len(set(n)) == 1 else -1 for n in zip(*sizes, strict=True))))
     if isinstance(value, UninitializedParameter | UninitializedBuffer):
         return torch.Size([-1])
-    shape: torch.Size = value.shape
+    shape: torch.Size = ragged.shape_of(value) if isinstance(value, Tensor) else value.shape
     return shape
 
 

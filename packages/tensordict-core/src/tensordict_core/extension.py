@@ -22,6 +22,7 @@ from tensordict_core.base.registry.pickle_names import register_pickle_names
 from tensordict_core.base.registry.torch_functions import implements
 from tensordict_core.base.registry.types import ENTRY_POINT_GROUP, find_type, register_type, type_name
 from tensordict_core.base.shape_op import ShapeOp
+from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.base.tracing import constant_when_traced, in_functorch, is_compiling, may_fuse
 from tensordict_core.base.write_plan import Writer, register_writer
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase
@@ -41,6 +42,8 @@ from tensordict_core.ops.compat.options import (
 )
 from tensordict_core.ops.factories.spec import OpSpec, operations
 from tensordict_core.ops.indexing import Rows
+from tensordict_core.ops.io.from_python import BuildOptions
+from tensordict_core.ops.shape.combine import common_container
 from tensordict_core.torch_api.pytree import register_wrapper
 
 __all__ = [
@@ -48,6 +51,7 @@ __all__ = [
     "KEEP",
     "SAME",
     "UNLOCKED",
+    "BuildOptions",
     "ConsolidateOptions",
     "CustomContainer",
     "Delegating",
@@ -75,6 +79,8 @@ __all__ = [
     "as_batch_size",
     "as_device",
     "as_names",
+    "check_options",
+    "common_container",
     "constant_when_traced",
     "deferred",
     "dense",
@@ -97,6 +103,7 @@ __all__ = [
     "share_values",
     "to_entry",
     "type_name",
+    "with_options",
     "writes_to",
 ]
 

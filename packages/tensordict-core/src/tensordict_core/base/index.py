@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import NO_META, Meta, Names
+from tensordict_core.base.meta import NO_META, Meta, Names, names_or_none
 from tensordict_core.base.tracing import may_fuse
 
 __all__ = ["Index"]
@@ -343,7 +343,7 @@ class Index:
         if names is None:
             return None
         out = tuple(None if source is None else names[source] for source in self.sources) + names[self.dims :]
-        return out if any(name is not None for name in out) else None
+        return names_or_none(out)
 
     def meta(self, meta: Meta) -> Meta:
         """Return the metadata of the result from that of a node; nodes that share a record share the new one."""

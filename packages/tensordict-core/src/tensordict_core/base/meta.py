@@ -13,7 +13,7 @@ import torch
 
 from tensordict_core.base import errors
 
-__all__ = ["NO_META", "Meta", "Names", "as_batch_size", "as_device", "as_names", "starts_with"]
+__all__ = ["NO_META", "Meta", "Names", "as_batch_size", "as_device", "as_names", "names_or_none", "starts_with"]
 
 Names: TypeAlias = "tuple[str | None, ...] | None"
 
@@ -40,6 +40,12 @@ class Meta:
         """Return a copy with another batch size and other names."""
         return Meta(batch_size, self.device, names)
 
+    def fitted(self, batch_size: torch.Size) -> Meta:
+        """Return a copy with another batch size, in which the dimensions that both have keep their names."""
+        dims = len(batch_size)
+        names = None if self.names is None else (self.names + (None,) * dims)[:dims]
+        return Meta(batch_size, self.device, names_or_none(names))
+
     def moved(self, device: torch.device | None) -> Meta:
         """Return a copy with another device."""
         return self if device == self.device else Meta(self.batch_size, device, self.names)
@@ -56,6 +62,15 @@ class Meta:
 
 
 NO_META = Meta(torch.Size(()))
+
+
+def names_or_none(names: Names) -> Names:
+    """Return dimension names, or ``None`` if no dimension is named.
+
+    >>> names_or_none((None, "time")), names_or_none((None, None))
+    ((None, 'time'), None)
+    """
+    return names if names is not None and any(name is not None for name in names) else None
 
 
 def starts_with(shape: torch.Size, size: torch.Size) -> bool:

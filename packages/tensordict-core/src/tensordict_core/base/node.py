@@ -251,6 +251,14 @@ class Node:
 
     # default implementations; a container with a faster way, or one that wraps another, overrides them -----------
 
+    def _start(self, meta: Meta) -> None:
+        """Set the attributes that every node has: the metadata given, unlocked."""
+        self._meta = meta
+        self._locked = False
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+
     def _set_meta(self, meta: Meta) -> None:
         """Replace the metadata of this node (not of nested ones); the caller has checked the new batch size."""
         self._meta = meta

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import Meta, Names
+from tensordict_core.base.meta import Meta, Names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.write_back import WriteBack
 
@@ -110,7 +110,7 @@ class ShapeOp(WriteBack):
             return None
         dims = len(self.old)
         out = self.root_names(names[:dims]) + names[dims:]
-        return out if any(name is not None for name in out) else None
+        return names_or_none(out)
 
     def meta(self, meta: Meta) -> Meta:
         """Return the metadata of a node of the result; nodes that share a record share the new one."""

@@ -7,13 +7,12 @@ that is written back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from tensordict_core.base.index import Index
-from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry.types import containers
@@ -23,15 +22,7 @@ from tensordict_core.containers.delegating import Delegating, delegate
 from tensordict_core.ops.factories.spec import operations
 from tensordict_core.ops.io.format import describe
 
-__all__ = ["CustomContainer", "unpickled", "when_defined"]
-
-
-_registrations: list[Callable[[type[Any]], None]] = []
-
-
-def when_defined(register: Callable[[type[Any]], None]) -> None:
-    """Call a function with every container class that is defined from now on, to register it with PyTorch."""
-    _registrations.append(register)
+__all__ = ["CustomContainer", "unpickled"]
 
 
 class CustomContainer(Delegating, abstract=True):
@@ -61,20 +52,6 @@ class CustomContainer(Delegating, abstract=True):
     """
 
     __slots__ = ()
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Register a new container class with PyTorch, as `when_defined` says."""
-        super().__init_subclass__(**kwargs)
-        for register in _registrations:
-            register(cls)
-
-    def _start(self, meta: Meta) -> None:
-        """Set the attributes that every node has: the metadata given, unlocked."""
-        self._meta = meta
-        self._locked = False
-        self._holders = None
-        self._annotations = None
-        self._last_exit = None
 
     def _now(self) -> Any:
         """A plain tensordict of the same entries; of copies of them where reads copy."""

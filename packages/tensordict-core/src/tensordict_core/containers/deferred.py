@@ -43,11 +43,8 @@ def deferred(make: Callable[[], dict[str, Any]], meta: Meta) -> TensorDict:
     tensor([0., 0.])
     """
     self = object.__new__(_Deferred)
-    self._meta = meta
-    self._locked = False
-    self._holders = None
+    self._start(meta)
     self._annotations = {"make": make}
-    self._last_exit = None
     return self
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, starts_with
+from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, names_or_none, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.ragged import leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
@@ -384,8 +384,7 @@ class TensorDict(TensorDictBase):
         }
         names = self._meta.names
         if names is not None:
-            names = names[:dim] + names[dim + 1 :]
-            names = names if any(names) else None
+            names = names_or_none(names[:dim] + names[dim + 1 :])
         meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device, names)
         make = self._make
         return tuple(make({key: column[i] for key, column in columns.items()}, meta) for i in range(size[dim]))

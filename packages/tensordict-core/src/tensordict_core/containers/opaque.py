@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import Meta
 from tensordict_core.containers.collection import TensorCollection
 
 __all__ = ["OpaqueNode"]
@@ -21,13 +20,6 @@ class OpaqueNode(TensorCollection, abstract=True):
     __slots__ = ()
 
     _is_opaque = True
-
-    def _start(self, meta: Meta) -> None:
-        self._meta = meta
-        self._locked = False
-        self._holders = None
-        self._annotations = None
-        self._last_exit = None
 
     def _keys(self) -> Iterable[str]:
         return ()

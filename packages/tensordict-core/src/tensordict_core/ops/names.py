@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import as_names
+from tensordict_core.base.meta import as_names, names_or_none
 from tensordict_core.base.node import Node
 
 __all__ = ["DimNames"]
@@ -51,15 +51,15 @@ class DimNames(Node):
             own = node._meta
             if names is None:
                 rest = (None,) * len(self._meta.batch_size) + (own.names or ())[len(self._meta.batch_size) :]
-                node._put_names(rest if any(rest) else None)
+                node._put_names(names_or_none(rest))
             else:
                 nested = own.names or (None,) * len(own.batch_size)
                 node._put_names(names + nested[len(names) :])
 
     def _adopt_names(self, entry: Any) -> None:
         """Take over the names that a nested tensordict gives to the batch dimensions, which had none."""
-        names = entry._meta.names[: len(self._meta.batch_size)]
-        if any(name is not None for name in names):
+        names = names_or_none(entry._meta.names[: len(self._meta.batch_size)])
+        if names is not None:
             self._put_names(names)
 
     def rename_(self, *names: str | None, **rename_map: str) -> Self:

@@ -19,7 +19,7 @@ from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
-from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, match, over_batch_size, spread
+from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, grown, match, over_batch_size, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import Operand
@@ -437,8 +437,7 @@ def _widest(td: Node, one: How, other: How) -> How:
         return one
     if new == second:
         return other
-    dims, added = len(size), (None,) * (len(new) - len(size))
-    return How(size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own and (*added, *own), check=True)
+    return grown(size, new, True)
 
 
 def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:

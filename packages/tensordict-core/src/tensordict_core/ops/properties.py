@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
+from tensordict_core.base.meta import as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import in_shared_memory, is_leaf_nontensor
 from tensordict_core.base.ragged import shape_of
@@ -59,11 +59,7 @@ class Properties(Node):
                 except RuntimeError as error:
                     error.add_note("while changing the batch size of the tensordict that holds it")
                     raise
-        names = old.names
-        if names is not None:
-            kept = min(len(names), dims)
-            names = as_names([*names[:kept], *(None,) * (dims - kept)], dims)
-        self._set_meta(Meta(size, old.device, names))
+        self._set_meta(old.fitted(size))
 
     @property
     def shape(self) -> torch.Size:
@@ -205,8 +201,7 @@ class Properties(Node):
             size.append(sizes[0])
         new = torch.Size(size)
         if new != self._meta.batch_size:
-            names = self._meta.names and (self._meta.names + (None,) * len(new))[: len(new)]
-            self._set_meta(Meta(new, self._meta.device, names if names and any(names) else None))
+            self._set_meta(self._meta.fitted(new))
             for node in self._nodes():
                 # a single value fits any batch size; values for each position fix the number of positions
                 fits_any = node._is_opaque and not _has_size(node)

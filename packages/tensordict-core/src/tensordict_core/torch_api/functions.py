@@ -108,6 +108,8 @@ def register() -> None:
         implements(function)(_all_or_any(function))
     for name in ("std", "var"):
         implements(getattr(torch, name))(_deviation(name))
+    for name in ("atleast_1d", "atleast_2d", "atleast_3d"):
+        implements(getattr(torch, name), getattr(torch.functional, name))(_each(name))
     for name, of_two in (("max", "maximum"), ("min", "minimum")):
         implements(getattr(torch, name))(_largest(name, of_two))
 
@@ -134,26 +136,16 @@ def _cat(tensors: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
     return cat(tensors, dim, out=out)
 
 
-@implements(torch.atleast_1d, torch.functional.atleast_1d)
-def _atleast_1d(*tensors: Any) -> Any:
-    return _each("atleast_1d", tensors)
+def _each(name: str) -> Callable[..., Any]:
+    """Return the handler of ``atleast_1d`` and its siblings, which take several operands."""
 
+    def handler(*tensors: Any) -> Any:
+        if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
+            tensors = tuple(tensors[0])
+        results = tuple(getattr(one, name)() for one in tensors)
+        return results[0] if len(results) == 1 else results
 
-@implements(torch.atleast_2d, torch.functional.atleast_2d)
-def _atleast_2d(*tensors: Any) -> Any:
-    return _each("atleast_2d", tensors)
-
-
-@implements(torch.atleast_3d, torch.functional.atleast_3d)
-def _atleast_3d(*tensors: Any) -> Any:
-    return _each("atleast_3d", tensors)
-
-
-def _each(name: str, tensors: tuple[Any, ...]) -> Any:
-    if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
-        tensors = tuple(tensors[0])
-    results = tuple(getattr(one, name)() for one in tensors)
-    return results[0] if len(results) == 1 else results
+    return handler
 
 
 @implements(torch.ravel)

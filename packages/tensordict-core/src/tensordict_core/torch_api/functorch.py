@@ -22,7 +22,7 @@ import torch._functorch.vmap as torch_vmap
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
-from tensordict_core.base.meta import Names
+from tensordict_core.base.meta import Names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, transform_level
 from tensordict_core.torch_api.flatten_context import FlattenContext
@@ -159,8 +159,7 @@ class BatchDimChange(NamedTuple):
         if names is None or len(self.dims) > 1:
             return None
         dim = self.dims[0]
-        new = (*names[:dim], None, *names[dim:]) if self.gained else (*names[:dim], *names[dim + 1 :])
-        return new if any(name is not None for name in new) else None
+        return names_or_none((*names[:dim], None, *names[dim:]) if self.gained else (*names[:dim], *names[dim + 1 :]))
 
 
 def batch_dim_change(children: Sequence[Any], context: FlattenContext) -> BatchDimChange | None:

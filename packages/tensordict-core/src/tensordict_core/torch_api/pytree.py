@@ -20,7 +20,7 @@ from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import are_differentiated, mapped_dim, mapped_size, mapped_strides, transform_level
 from tensordict_core.containers.collection import subclass_hooks
-from tensordict_core.containers.custom import when_defined
+from tensordict_core.containers.custom import CustomContainer
 from tensordict_core.containers.deferred import _Deferred
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
@@ -474,24 +474,17 @@ def register_nodes() -> None:
             from_dumpable_context=FlattenContext.parse,
             flatten_with_keys_fn=_flatten_with_keys,
         )
-    when_defined(_register_custom)
     subclass_hooks.append(_register_subclass)
 
 
 def _register_subclass(cls: type[Any]) -> None:
-    """Register a subclass of `TensorDict` or `LazyStackedTensorDict`, whose instances are flattened as those."""
-    base = next((base for base in (TensorDict, LazyStackedTensorDict) if issubclass(cls, base)), None)
+    """Register a container class of another package: subclasses keep their type, other containers become dense."""
+    base = next((base for base in (TensorDict, LazyStackedTensorDict, CustomContainer) if issubclass(cls, base)), None)
     if base is None:
         return
-    _PARTS[cls] = _PARTS[base]
+    _PARTS[cls] = _PARTS.get(base, _dense_parts)
 
     def unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
         return of_class(cls, _unflatten(children, context))
 
     registry.register_pytree_node(cls, _flatten, unflatten, flatten_with_keys_fn=_flatten_with_keys)
-
-
-def _register_custom(cls: type[Any]) -> None:
-    """Register a container class of another package: it is flattened like a plain tensordict and becomes one."""
-    _PARTS[cls] = _dense_parts
-    registry.register_pytree_node(cls, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys)

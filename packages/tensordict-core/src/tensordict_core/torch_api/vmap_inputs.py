@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tensordict_core.base.meta import Meta
+from tensordict_core.base.meta import Meta, names_or_none
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.containers.dense import TensorDict
 
@@ -72,8 +72,7 @@ def _mapped(td: TensorDict, dim: int | None, level: int) -> TensorDict:
     meta = td._meta
     if dim is not None:
         size, names = meta.batch_size, meta.names
-        names = None if names is None else (*names[:dim], *names[dim + 1 :])
-        names = None if names is None or not any(name is not None for name in names) else names
+        names = None if names is None else names_or_none((*names[:dim], *names[dim + 1 :]))
         meta = Meta(torch.Size((*size[:dim], *size[dim + 1 :])), meta.device, names)
     entries = {
         key: _mapped(child, dim, level)

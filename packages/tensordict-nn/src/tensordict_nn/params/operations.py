@@ -59,7 +59,7 @@ def _again(params: Any, td: Any) -> Any:
 
     def build(node: Any, made: Any, prefix: tuple[str, ...]) -> Any:
         new = object.__new__(type(node))
-        new._start(made._meta, node.no_convert)
+        new._begin(made._meta, node.no_convert)
         new._order.update(node._order)
         for key, value in node._items():
             if isinstance(value, type(params)):

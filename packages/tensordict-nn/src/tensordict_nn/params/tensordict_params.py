@@ -92,14 +92,14 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         if not isinstance(source, Mapping | TensorCollection):
             raise errors.not_a_source(source)
         td: Any = source if isinstance(source, TensorDictBase) else TensorDict(source)
-        self._start(td._meta, bool(no_convert))
+        self._begin(td._meta, bool(no_convert))
         self._fill(td, {})
         if (file := file_among(td._leaves())) is not None:
             warn_of_file(file, 2)
         if lock:
             self.lock_()
 
-    def _start(self, meta: Meta, no_convert: bool) -> None:
+    def _begin(self, meta: Meta, no_convert: bool) -> None:
         nn.Module.__init__(self)
         # directly into the dictionary: nn.Module.__setattr__ is slow, and these are neither parameters nor modules
         self.__dict__.update(
@@ -166,7 +166,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         if not isinstance(value, TensorDictBase):
             raise errors.not_parameters(key, value)
         node = object.__new__(type(self))
-        node._start(value._meta, self.no_convert)
+        node._begin(value._meta, self.no_convert)
         node._fill(value, made)
         self._put_module(key, node)
 
@@ -285,7 +285,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def _with(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Makes parameters of the same structure with other tensors."""
         new = object.__new__(type(self))
-        new._start(self._meta, self.no_convert)
+        new._begin(self._meta, self.no_convert)
         for key, value in self._parameters.items():
             new._parameters[key] = None if value is None else as_parameter(function(value), value)
         for key, view in self._views():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import Meta
+from tensordict_core.base.meta import names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
@@ -99,7 +99,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         if strict:
             for key in keys:
                 if key not in self:
-                    raise errors.missing_key(key, self._keys(), type(self).__name__)
+                    self._peek_entry(key)  # raises the error
         results = [td.select(*keys, inplace=inplace, strict=strict) for td in self.tensordicts]
         return self._joined(results) if results else self
 
@@ -215,17 +215,13 @@ class LazyElementwise(TensorDictBase, abstract=True):
             )
         for td in self.tensordicts:
             td._change_batch_size(torch.Size(self._inner(size)))
-        names = old.names
-        if names is not None:
-            names = (names + (None,) * len(size))[: len(size)]
-            names = names if any(name is not None for name in names) else None
-        self._set_meta(Meta(size, old.device, names))
+        self._set_meta(old.fitted(size))
 
     def _put_names(self: Any, names: tuple[str | None, ...] | None) -> None:
-        inner = None if names is None else self._inner(names)
         self._set_meta(self._meta.named(names))
+        inner = None if names is None else names_or_none(self._inner(names))
         for td in self.tensordicts:
-            td._put_names(inner if inner is not None and any(name is not None for name in inner) else None)
+            td._put_names(inner)
 
     def auto_batch_size_(
         self: Any,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import Meta, as_batch_size, as_device
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
@@ -70,8 +70,7 @@ def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = Fals
         device = None
     if names is not None or name is not None:
         inner = names or (None,) * len(size)
-        names = (*inner[:dim], name, *inner[dim:])
-        names = names if any(one is not None for one in names) else None
+        names = names_or_none((*inner[:dim], name, *inner[dim:]))
     return Meta(torch.Size((*size[:dim], len(tds), *size[dim:])), device, names)
 
 
@@ -152,20 +151,16 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             meta = _meta_of(tds, dim, stack_dim_name, strict_shape)
         else:
             meta = Meta(torch.Size((*inner[:dim], 0, *inner[dim:])), target)
-        self._start(tds, dim, meta)
+        self._start_stack(tds, dim, meta)
         self.hook_out = hook_out
         self.hook_in = hook_in
         if names is not None:
             self.names = names
 
-    def _start(self, tds: list[Any], dim: int, meta: Meta) -> None:
+    def _start_stack(self, tds: list[Any], dim: int, meta: Meta) -> None:
+        self._start(meta)
         self.tensordicts = tds
         self._stack_dim = dim
-        self._meta = meta
-        self._locked = False
-        self._holders = None
-        self._annotations = None
-        self._last_exit = None
         self.hook_out = None
         self.hook_in = None
 
@@ -174,7 +169,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         """A stack of elements that are known to be valid."""
         self = object.__new__(cls)
         tds = list(tds)
-        self._start(tds, dim, _meta_of(tds, dim, name))
+        self._start_stack(tds, dim, _meta_of(tds, dim, name))
         return self
 
     def _again(self, tds: Iterable[Any], dim: int | None = None) -> Any:
@@ -487,7 +482,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     def _clone(self, recurse: bool) -> Self:
         result = object.__new__(type(self))
-        result._start([td._clone(recurse) for td in self.tensordicts], self._stack_dim, self._meta)
+        result._start_stack([td._clone(recurse) for td in self.tensordicts], self._stack_dim, self._meta)
         result.hook_out, result.hook_in = self.hook_out, self.hook_in
         return result
 

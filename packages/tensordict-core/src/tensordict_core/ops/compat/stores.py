@@ -12,12 +12,10 @@ from typing import Any
 import torch
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry.plugins import satellite
+from tensordict_core.ops.compat.implemented import implemented_by
 from tensordict_core.ops.compat.options import StrPath
 
 __all__ = ["StoreStubs"]
-
-_NAME = "tensordict_store"
 
 
 class StoreStubs(Node):
@@ -25,6 +23,7 @@ class StoreStubs(Node):
 
     __slots__ = ()
 
+    @implemented_by("tensordict_store")
     def to_h5(self, filename: StrPath, **kwargs: Any) -> Any:
         """Store the entries in a new HDF5 file, and return it as a `PersistentTensorDict` that may be written.
 
@@ -42,9 +41,9 @@ class StoreStubs(Node):
         >>> stored[1:]["x"], stored.close()
         (tensor([[2, 3], [4, 5]]), None)
         """
-        return satellite(_NAME, "TensorDict.to_h5").to_h5(self, filename, **kwargs)
 
     @classmethod
+    @implemented_by("tensordict_store")
     def from_h5(
         cls,
         filename: StrPath,
@@ -76,16 +75,8 @@ class StoreStubs(Node):
         >>> stored[2]["x"], stored.close()
         (tensor([4, 5]), None)
         """
-        return satellite(_NAME, "TensorDict.from_h5").from_h5(
-            filename,
-            mode=mode,
-            auto_batch_size=auto_batch_size,
-            batch_dims=batch_dims,
-            batch_size=batch_size,
-            non_tensor_as_stack=non_tensor_as_stack,
-            **kwargs,
-        )
 
+    @implemented_by("tensordict_store")
     def to_zarr(self, filename: Any, *, allow_pickle: bool | None = None, **kwargs: Any) -> Any:
         """Store the entries in a new zarr store, and return it as a `PersistentTensorDict` that may be written.
 
@@ -104,9 +95,9 @@ class StoreStubs(Node):
         tensor([[2, 3],
                 [4, 5]])
         """
-        return satellite(_NAME, "TensorDict.to_zarr").to_zarr(self, filename, allow_pickle=allow_pickle, **kwargs)
 
     @classmethod
+    @implemented_by("tensordict_store")
     def from_zarr(
         cls,
         filename: Any,
@@ -139,17 +130,8 @@ class StoreStubs(Node):
         >>> TensorDict.from_zarr("rows.zarr")[2]["x"]
         tensor([4, 5])
         """
-        return satellite(_NAME, "TensorDict.from_zarr").from_zarr(
-            filename,
-            mode=mode,
-            auto_batch_size=auto_batch_size,
-            batch_dims=batch_dims,
-            batch_size=batch_size,
-            non_tensor_as_stack=non_tensor_as_stack,
-            allow_pickle=allow_pickle,
-            **kwargs,
-        )
 
+    @implemented_by("tensordict_store")
     def to_store(
         self,
         *,
@@ -185,14 +167,3 @@ class StoreStubs(Node):
         >>> stored["a"]  # doctest: +SKIP
         tensor([1., 1., 1.])
         """
-        return satellite(_NAME, "TensorDict.to_store").to_store(
-            self,
-            backend=backend,
-            host=host,
-            port=port,
-            db=db,
-            unix_socket_path=unix_socket_path,
-            prefix=prefix,
-            device=device,
-            **kwargs,
-        )

@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.registry.plugins import satellite
+from tensordict_core.ops.compat.implemented import implemented_by
 from tensordict_core.ops.compat.options import StrPath
 
 __all__ = ["TableStubs"]
-
-_NAME = "tensordict_store"
 
 
 class TableStubs(Node):
@@ -22,6 +20,7 @@ class TableStubs(Node):
 
     __slots__ = ()
 
+    @implemented_by("tensordict_store")
     def to_pandas(self, *, separator: str | None = None) -> Any:
         """Return a ``pandas.DataFrame`` with a column for each leaf, which has one value for each row.
 
@@ -35,9 +34,9 @@ class TableStubs(Node):
         >>> TensorDict({"a": torch.arange(2), "n": {"x": torch.zeros(2)}}, [2]).to_pandas(separator=".").shape
         (2, 2)
         """
-        return satellite(_NAME, "TensorDict.to_pandas").to_pandas(self, separator=separator)
 
     @classmethod
+    @implemented_by("tensordict_store")
     def from_pandas(
         cls,
         dataframe: Any,
@@ -68,16 +67,8 @@ class TableStubs(Node):
         >>> TensorDict.from_pandas(pandas.DataFrame({"a.b": [1, 2]}), separator=".")["a", "b"]
         tensor([1, 2])
         """
-        return satellite(_NAME, "TensorDict.from_pandas").from_pandas(
-            dataframe,
-            auto_batch_size=auto_batch_size,
-            batch_dims=batch_dims,
-            device=device,
-            batch_size=batch_size,
-            separator=separator,
-            dtype=dtype,
-        )
 
+    @implemented_by("tensordict_store")
     def to_parquet(self, path: StrPath, *, separator: str | None = None, **kwargs: Any) -> None:
         """Write a Parquet file with a column for each entry.
 
@@ -95,9 +86,9 @@ class TableStubs(Node):
         >>> TensorDict.from_parquet("a.parquet")["a"].shape
         torch.Size([2, 3])
         """
-        satellite(_NAME, "TensorDict.to_parquet").to_parquet(self, path, separator=separator, **kwargs)
 
     @classmethod
+    @implemented_by("tensordict_store")
     def from_parquet(
         cls,
         path: Any,
@@ -133,18 +124,8 @@ class TableStubs(Node):
         >>> list(TensorDict.from_parquet("ab.parquet", columns=["b"]).keys())
         ['b']
         """
-        return satellite(_NAME, "TensorDict.from_parquet").from_parquet(
-            path,
-            columns=columns,
-            auto_batch_size=auto_batch_size,
-            batch_dims=batch_dims,
-            device=device,
-            batch_size=batch_size,
-            separator=separator,
-            dtype=dtype,
-            **kwargs,
-        )
 
+    @implemented_by("tensordict_store")
     def to_csv(self, path: StrPath, *, separator: str | None = None, **kwargs: Any) -> None:
         """Write a CSV file with a column for each leaf, which has one value for each row.
 
@@ -161,9 +142,9 @@ class TableStubs(Node):
         >>> TensorDict.from_csv("a.csv")["a"]
         tensor([0, 1])
         """
-        satellite(_NAME, "TensorDict.to_csv").to_csv(self, path, separator=separator, **kwargs)
 
     @classmethod
+    @implemented_by("tensordict_store")
     def from_csv(
         cls,
         path: Any,
@@ -196,17 +177,8 @@ class TableStubs(Node):
         >>> TensorDict.from_csv("na.csv", separator=".", dtype=torch.float32)["n", "a"]
         tensor([0., 1.])
         """
-        return satellite(_NAME, "TensorDict.from_csv").from_csv(
-            path,
-            auto_batch_size=auto_batch_size,
-            batch_dims=batch_dims,
-            device=device,
-            batch_size=batch_size,
-            separator=separator,
-            dtype=dtype,
-            **kwargs,
-        )
 
+    @implemented_by("tensordict_store")
     def to_json(self, path: StrPath, *, separator: str | None = None, lines: bool = False, **kwargs: Any) -> None:
         """Write a JSON file of records, one for each row.
 
@@ -225,9 +197,9 @@ class TableStubs(Node):
         >>> Path("a.json").read_text()
         '[{"a": 0}, {"a": 1}]'
         """
-        satellite(_NAME, "TensorDict.to_json").to_json(self, path, separator=separator, lines=lines, **kwargs)
 
     @classmethod
+    @implemented_by("tensordict_store")
     def from_json(
         cls,
         path: Any,
@@ -262,18 +234,8 @@ class TableStubs(Node):
         >>> TensorDict.from_json("n.json", lines=True)["n", "a"]
         tensor([1., 1.], dtype=torch.float64)
         """
-        return satellite(_NAME, "TensorDict.from_json").from_json(
-            path,
-            lines=lines,
-            auto_batch_size=auto_batch_size,
-            batch_dims=batch_dims,
-            device=device,
-            batch_size=batch_size,
-            separator=separator,
-            dtype=dtype,
-            **kwargs,
-        )
 
+    @implemented_by("tensordict_store")
     def to_mds(
         self,
         *,
@@ -309,15 +271,3 @@ class TableStubs(Node):
         ...
         ValueError: to_mds() has no place to write; pass out or writer
         """
-        satellite(_NAME, "TensorDict.to_mds").to_mds(
-            self,
-            columns=columns,
-            out=out,
-            keep_local=keep_local,
-            compression=compression,
-            hashes=hashes,
-            size_limit=size_limit,
-            writer=writer,
-            finish_writer=finish_writer,
-            **kwargs,
-        )

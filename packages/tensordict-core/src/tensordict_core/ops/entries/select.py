@@ -45,7 +45,7 @@ class KeySelection(Node):
             value = self._get(path[0]) if path else None
             if value is None or (len(path) > 1 and not isinstance(value, Node)):
                 if strict:
-                    raise errors.missing_key(key, self._keys(), type(self).__name__)
+                    self._peek_entry(key)  # raises the error: there is no such key, or it passes through a leaf
                 continue
             if len(path) == 1:
                 entries[path[0]] = value
@@ -54,7 +54,12 @@ class KeySelection(Node):
                 nested.setdefault(path[0], []).append(path[1:])
                 entries[path[0]] = value
         for name, paths in nested.items():
-            entries[name] = entries[name].select(*paths, strict=strict, inplace=inplace)
+            try:
+                entries[name] = entries[name].select(*paths, strict=strict, inplace=inplace)
+            except KeyError:
+                for path in paths:
+                    self._peek_entry((name, *path))  # raises the error that names the whole key
+                raise
         return self._with_entries(entries, inplace, as_tensordict)
 
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:

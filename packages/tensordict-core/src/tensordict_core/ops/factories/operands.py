@@ -26,6 +26,7 @@ __all__ = [
     "batch_operand",
     "broadcast_how",
     "complete",
+    "grown",
     "lined_up",
     "match",
     "over_batch_size",
@@ -165,10 +166,13 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
         raise errors.no_broadcast(theirs, size) from None
     if new == size:
         return how
+    return grown(size, new, is_node)
+
+
+def grown(size: torch.Size, new: torch.Size, check: bool) -> How:
+    """Return the rule for nodes whose batch dimensions of size ``size`` are broadcast to ``new``."""
     dims, added = len(size), (None,) * (len(new) - len(size))
-    return How(
-        size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own and (*added, *own), check=is_node
-    )
+    return How(size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own and (*added, *own), check=check)
 
 
 def spread(td: Any, other: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
-from tensordict_core.base.meta import Meta, Names
+from tensordict_core.base.meta import Meta, Names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.shape_op import normal_dim
@@ -85,8 +85,7 @@ def _reduced(dims: tuple[int, ...], keepdim: bool) -> How:
     def names(own: Names) -> Names:
         if own is None or keepdim:
             return own
-        kept = tuple([name for i, name in enumerate(own) if i not in dims])
-        return kept if any(name is not None for name in kept) else None
+        return names_or_none(tuple([name for i, name in enumerate(own) if i not in dims]))
 
     return How(size=size, names=names)
 

@@ -108,11 +108,16 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
     """Stack nodes of one batch size by the container that can hold all of them."""
-    return _common_container(nodes)._stack(nodes, dim)
+    return common_container(nodes)._stack(nodes, dim)
 
 
-def _common_container(nodes: Sequence[Any]) -> Any:
-    """Return the type whose ``_stack`` and ``_cat`` combine these nodes: a lazy stack's, or the first's."""
+def common_container(nodes: Sequence[Any]) -> Any:
+    """Return the type whose ``_stack`` and ``_cat`` combine these nodes: a lazy stack's, or the first's.
+
+    >>> td = TensorDict({"a": torch.zeros(2)}, [2])
+    >>> common_container([td, lazy_stack([td, td])]).__name__
+    'LazyStackedTensorDict'
+    """
     for node in nodes:
         if node._combines_others:
             return type(node)
@@ -143,7 +148,7 @@ def stack_nodes(column: Sequence[Any], dim: int) -> Any:
 
 def cat_nodes(column: Sequence[Any], dim: int) -> Any:
     """Concatenate the nested nodes under one key."""
-    return _common_container(_all_nodes(column, "cat"))._cat(column, dim)
+    return common_container(_all_nodes(column, "cat"))._cat(column, dim)
 
 
 def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
@@ -176,7 +181,7 @@ def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
                 f"cat needs batch sizes that differ in dimension {at} only, "
                 f"got {list(own)} at position {i} and {list(size)} at position 0"
             )
-    result: N = _common_container(nodes)._cat(nodes, at)
+    result: N = common_container(nodes)._cat(nodes, at)
     return result if out is None else _write_all("cat", result, out)
 
 

@@ -106,6 +106,13 @@ def _recv(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator
         yield data_tag, Transfer(peer.recv(size, tag), take, size)
 
 
+def _wait(started: list[tuple[int, Transfer]], init_tag: int, consolidated: bool) -> int | None:
+    """Wait for all messages, and return the tag of the last one; ``None`` if there is one for each dtype."""
+    for _, transfer in started:
+        transfer.wait()
+    return None if consolidated else started[-1][0] if started else init_tag - 1
+
+
 def _put_value(node: Any, value: Any) -> None:
     if node._holds_values and isinstance(value, list):
         value = containers.non_tensor_stack.from_list(value, batch_size=node._meta.batch_size)
@@ -192,11 +199,7 @@ class PointToPoint(Node):
         ValueError: dst and group_dst both name the other process, so exactly one of them is needed; ...
         """
         started = list(_send(self, _Peer("dst", dst, group, group_dst), tags(init_tag, pseudo_rand), consolidated))
-        if return_early:
-            return [transfer for _, transfer in started]
-        for _, transfer in started:
-            transfer.wait()
-        return None if consolidated else started[-1][0] if started else init_tag - 1
+        return [transfer for _, transfer in started] if return_early else _wait(started, init_tag, consolidated)
 
     def recv(
         self,
@@ -232,9 +235,7 @@ class PointToPoint(Node):
         if _is_pipe(src):
             return src.recv(self)
         started = list(_recv(self, _Peer("src", src, group, group_src), tags(init_tag, pseudo_rand), consolidated))
-        for _, transfer in started:
-            transfer.wait()
-        return None if consolidated else started[-1][0] if started else init_tag - 1
+        return _wait(started, init_tag, consolidated)
 
     def irecv(
         self,
@@ -273,9 +274,7 @@ class PointToPoint(Node):
         started = list(_recv(self, _Peer("src", src, group, group_src), tags(init_tag, pseudo_rand), consolidated))
         if return_premature:
             return [transfer for _, transfer in started]
-        for _, transfer in started:
-            transfer.wait()
-        return None
+        return _wait(started, init_tag, True)
 
     async def asend(self, dst: Any, **options: Any) -> None:
         """Send the tensordict as a coroutine.
