@@ -19,6 +19,7 @@ import dask.array
 import dask.bag
 
 from tensordict_memmap.data_engines.dask import read_array, read_bag, write_arrays, write_bag
+from tensordict_memmap.dataset.parts import Parts
 
 
 @pytest.fixture(params=["threads", pytest.param("cluster", marks=pytest.mark.long)], autouse=True)
@@ -124,3 +125,18 @@ def test_remote_rows_are_a_bag(dataset):
         remote = MemmapDataset.open(f"memory://{url}")
         assert read_bag(remote, partition_rows=10).map(lambda one: one["s"]).compute() == dataset["s"]
         assert read_array(remote, "x").sum().compute() == 900
+
+
+def test_a_part_that_is_created_while_all_are_removed_does_not_stay(tmp_path, monkeypatch):
+    parts, first = Parts(tmp_path / "new", like=row(0), ragged=["s"]), lazy_stack([row(0), row(1)])
+    parts.begin()
+    create = MemmapDataset.create
+
+    def create_late(*args, **kwargs):
+        parts.remove()
+        return create(*args, **kwargs)
+
+    monkeypatch.setattr(MemmapDataset, "create", create_late)
+    with pytest.raises(FileNotFoundError, match="another task failed"):
+        parts.write([first])
+    assert os.listdir(tmp_path) == []

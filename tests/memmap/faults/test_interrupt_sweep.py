@@ -131,11 +131,11 @@ def open_files():
     return sorted(name for name in found if not name.endswith("/fd"))
 
 
-def settled(before):
-    """Waits for threads and checks that nothing is open that was not before."""
+def settled(before, others):
+    """Waits for threads that are not among `others` and checks that nothing is open that was not before."""
     deadline = time.monotonic() + 20
-    while any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        assert time.monotonic() < deadline, threading.enumerate()
+    while working := [thread for thread in threading.enumerate() if not thread.daemon and thread not in others]:
+        assert time.monotonic() < deadline, working
         time.sleep(0.001)
     cleanup.wait()
     while open_files() != before:  # a thread may still close what it wrote to
@@ -389,7 +389,7 @@ def sweep(case, numbers, folder):
     # earlier cases may have left garbage with open files
     gc.enable()
     gc.collect()
-    subject = case(folder)
+    subject, others = case(folder), set(threading.enumerate())  # tests before this one may have left some
     before = None
     for _ in range(2):  # the first run imports modules and starts threads
         subject.act()
@@ -405,7 +405,7 @@ def sweep(case, numbers, folder):
             swept += tracer.run(subject.act, at)
             code, offset = places[at]
             try:
-                settled(before)
+                settled(before, others)
                 subject.check()
             except BaseException as error:
                 where = next((i.positions for i in dis.get_instructions(code) if i.offset == offset), None)

@@ -31,6 +31,7 @@ class CustomContainer(Delegating, abstract=True):
     A subclass calls ``_start`` and defines ``_keys``, ``_get``, ``_set`` and ``_del``. If reads copy, it sets
     ``_reads_copy`` and defines ``_peek``, ``_read`` and ``_write`` too. If it defines ``_clone``, copies have its type.
 
+    >>> from tensordict_core.extension import Meta
     >>> class Logged(CustomContainer):
     ...     def __init__(self, batch_size):
     ...         self._start(Meta(torch.Size(batch_size)))

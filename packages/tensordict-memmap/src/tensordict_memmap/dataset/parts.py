@@ -21,6 +21,8 @@ from tensordict_memmap.remote.urls import is_remote, local_path
 __all__ = ["Parts", "stored_ragged"]
 
 _BATCH_ROWS = 4096
+_BEGUN = "begun"
+"""The file of the folder of the parts that tells a task whether the folder is that of `Parts.begin`."""
 
 
 class Parts:
@@ -64,6 +66,8 @@ class Parts:
     def begin(self) -> None:
         """Makes the folder of the parts, before the first task; tasks that are still at work after `remove` fail."""
         os.makedirs(self.folder)
+        with open(os.path.join(self.folder, _BEGUN), "x"):
+            pass
 
     def write(self, batches: Iterable[Any]) -> str | None:
         """Writes the batches of one task; returns the name of the part, or None if there were no rows."""
@@ -77,11 +81,18 @@ class Parts:
                     os.mkdir(os.path.join(self.folder, name))
                     like, ragged = (self.like, self.ragged) if self.like is not None else example_of(rows)
                     dataset = MemmapDataset.create(os.path.join(self.folder, name), like, ragged=ragged)
+                    self._check_begun()
                 dataset.extend(rows, commit=False)
         finally:
             if dataset is not None:
                 dataset.close()
         return None if dataset is None else name
+
+    def _check_begun(self) -> None:
+        """Raises an error if `remove` ran since `begin`; creating a part makes the folder again, which goes, too."""
+        if not os.path.exists(os.path.join(self.folder, _BEGUN)):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise FileNotFoundError(f"the parts in {self.folder} were removed, because another task failed")
 
     def rows(self, table: Mapping[str, Any]) -> Any:
         """Returns arrays by column as rows, whose keys are those of ``like`` if there is one."""
