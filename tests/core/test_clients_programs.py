@@ -63,7 +63,7 @@ def test_an_update_in_place_leaves_out_values_that_have_no_entry():
     assert list(td.keys()) == ["a"]
     with pytest.raises(KeyError, match="name"):
         td.update_(TensorDict({"name": "bob"}))
-    with pytest.raises(KeyError, match="'b'"):
+    with pytest.raises(KeyError, match='"b"'):
         td.update_(TensorDict({"a": torch.zeros(1), "b": torch.ones(1), "name": "bob"}))
     assert td["a"] == 1
 

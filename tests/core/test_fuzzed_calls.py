@@ -187,7 +187,7 @@ def test_an_inplace_selection_has_the_order_of_its_keys():
 def test_a_key_through_a_leaf_is_named_by_split_keys():
     with pytest.raises(ValueError, match="passes through"):
         TensorDict({"a": torch.zeros(2)}).split_keys([("a", "b")])
-    with pytest.raises(KeyError, match="'z'"):
+    with pytest.raises(KeyError, match='"z"'):
         TensorDict({"a": torch.zeros(2)}).split_keys(["z"])
 
 

@@ -169,7 +169,7 @@ def test_a_failed_combination_keeps_the_entries():
     with pytest.raises(RuntimeError, match="batch size"):
         td.cat_tensors("a", "b", out_key="c")
     assert td.sorted_keys == ["a", "b"]
-    with pytest.raises(KeyError, match="'z'"):
+    with pytest.raises(KeyError, match='"z"'):
         td.cat_tensors("a", "z", out_key="c")
     with pytest.raises(ValueError, match="at least one key"):
         td.stack_tensors(out_key="c")

@@ -47,7 +47,7 @@ def test_incomparable_rows_are_refused(td: TensorDict) -> None:
     for function in (lambda key, dim: remove_duplicates(td, key, dim), lambda key, dim: isin(td, td, key, dim)):
         with pytest.raises(ValueError, match=r"dim 1 is none of the 1 batch dimensions of \[4\]; .* takes one"):
             function("x", 1)
-        with pytest.raises(KeyError, match="key 'z' not found"):
+        with pytest.raises(KeyError, match='key "z" not found'):
             function("z", 0)
         with pytest.raises(KeyError, match=r"compares tensors, but key 'n' holds a TensorDict; name a .* of it"):
             function("n", 0)
@@ -83,7 +83,7 @@ def test_earlier_names_are_aliases(td: TensorDict) -> None:
 def test_no_default_makes_get_strict(td: TensorDict) -> None:
     for call in (td.get, td.pop):
         for key in ("z", ("n", "z"), ("z", "z")):
-            with pytest.raises(KeyError, match="'z'"):
+            with pytest.raises(KeyError, match=r"z['\"]"):
                 call(key, NO_DEFAULT)
 
 

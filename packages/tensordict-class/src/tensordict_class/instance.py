@@ -17,7 +17,7 @@ from tensordict_class.casting import Annotation, Rule, class_of
 from tensordict_class.fields import Declaration, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
-from tensordict_core import NestedKey, TensorDict, TensorDictBase
+from tensordict_core import NestedKey, TensorDict, TensorDictBase, is_non_tensor
 from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, with_options
 
 __all__ = ["Instance", "run_post_init"]
@@ -202,7 +202,8 @@ class Instance(Forwarding):
             **kwargs: More values by name.
 
         Raises:
-            KeyError: The source has a field that is not set here.
+            KeyError: The source has a tensor field that is not set here. A non-tensor field that is not set here is
+                left out if the source is an instance.
             RuntimeError: Shapes differ.
 
         >>> from tensordict_class import TensorClass
@@ -217,7 +218,21 @@ class Instance(Forwarding):
     def _plan_write(self, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
         if index is not None:
             self._refuse_foreign(source)
+        elif isinstance(source, Instance):
+            source = self._without_unset_values(source)
         super()._plan_write(index, source, plan, prefix)
+
+    def _without_unset_values(self, source: Instance) -> Instance:
+        """Returns the source of an update in place without the non-tensor fields that are not set here.
+
+        Instances in shared memory are made without non-tensor fields, and take the tensors of complete ones.
+        """
+        unset = [
+            key
+            for key, value in source._items()
+            if isinstance(value, TensorCollection) and is_non_tensor(value) and self._get(key) is None
+        ]
+        return source.exclude(*unset) if unset else source
 
     def _refuse_foreign(self, value: Any) -> None:
         """Raises an error if a value has keys that are not fields, or is of a tensorclass that lacks some of them.

@@ -355,14 +355,14 @@ def infer_size(shape: tuple[Any, ...], numel: int, what: str) -> torch.Size:
     if unknown:
         if known == 0 or numel % known:
             raise RuntimeError(
-                f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; sizes must divide it"
+                f"{what}: invalid shape {list(shape)} for a batch of {numel} elements; sizes must divide it"
             )
         filled = list(shape)
         filled[shape.index(-1)] = numel // known
         return torch.Size(filled)
     if known != numel:
         raise RuntimeError(
-            f"{what}: shape {list(shape)} is invalid for a batch of {numel} elements; "
+            f"{what}: invalid shape {list(shape)} for a batch of {numel} elements; "
             "the product of the sizes must be that"
         )
     return torch.Size(shape)

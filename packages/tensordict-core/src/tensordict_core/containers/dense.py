@@ -124,10 +124,7 @@ class TensorDict(TensorDictBase):
             # a field of a tensorclass may hide items(), but not _items()
             items = given._items() if is_node else given.items()
         except AttributeError:
-            raise TypeError(
-                f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "
-                "use from_any for other structures"
-            ) from None
+            raise errors.no_source(source) from None
         try:
             for key, value in items:
                 if type(key) is not str:

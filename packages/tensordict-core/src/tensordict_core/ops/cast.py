@@ -153,7 +153,7 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
     if device.type == "cpu":
         # results on the host are read without a stream that orders the copies before them
         for source in sources:
-            if source.type != "meta":
+            if source.type not in ("meta", "cpu"):  # "cpu:0" is not "cpu", and needs no wait
                 torch.accelerator.synchronize(source)
     return moved
 

@@ -74,12 +74,17 @@ class Indexing(Node):
         return self._index(Index(index, self._meta.batch_size))
 
     def _locked_part(self, index: Index) -> Any:
-        """Return the part of a locked tensordict; a view of shared or mapped memory is locked too.
+        """Return the part of a locked tensordict; one row of shared or mapped memory is locked too, others are not.
 
-        A key that is added to such a view would reach neither the file nor the other processes.
+        A key that is added to such a row would reach neither the file nor the other processes. Programs that work on
+        slices add keys to them, as to a batch.
         """
         part = self._index(index)
-        if index.gives_views and not part._locked and (self.is_shared() or self.is_memmap()):
+        if (
+            all(type(number) is int for number in index.parts)
+            and not part._locked
+            and (self.is_shared() or self.is_memmap())
+        ):
             part.lock_()
         return part
 

@@ -20,6 +20,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
+from tensordict_core.base.tracing import is_compiling
 from tensordict_core.ops.factories.operands import complete, lined_up, match, without_last
 from tensordict_core.ops.factories.reduction import batched
 from tensordict_core.ops.shape.combine import write_out
@@ -42,7 +43,18 @@ def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
     # a tensor of as many dimensions as the batch, or fewer, goes with the last batch dimensions
     beyond = max(dims - other.ndim, 0) if isinstance(other, Tensor) else 0
     columns = zip(td.tensordicts, parts(condition, dim), parts(other, dim - beyond), strict=True)
-    return td._again([mine.where(mask, theirs, pad=pad) for mine, mask, theirs in columns])
+    return td._again([_where_element(mine, mask, theirs, pad) for mine, mask, theirs in columns])
+
+
+def _where_element(mine: Any, mask: Tensor, theirs: Any, pad: Any) -> Any:
+    """Return one of two elements, or parts of both; an element that is chosen as a whole is not broadcast."""
+    if mask.ndim or not isinstance(theirs, Node) or is_compiling():
+        return mine.where(mask, theirs, pad=pad)
+    both: tuple[Any, Any] = (mine, theirs) if pad is None else complete(mine, theirs, pad)
+    left, right = both
+    if not all(a.shape == b.shape for a, b in zip(left._leaves(), _matched(left, right), strict=True)):
+        return (left if mask else right).clone()
+    return left.where(mask, right)
 
 
 class Masking(Node):

@@ -24,7 +24,9 @@ def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> Key
     near = difflib.get_close_matches(wanted, names, n=3)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; use get(key, default) for an optional key"
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    return KeyError(f"key {key!r} not found in {where} with keys [{shown}]{hint}")
+    only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    quoted = f'"{only}"' if isinstance(only, str) else repr(only)
+    return KeyError(f"key {quoted} not found in {where} with keys [{shown}]{hint}")
 
 
 def existing_key(key: Any) -> ExistingKeyError:
@@ -74,15 +76,15 @@ def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) ->
     """The shape of an entry does not start with the batch size."""
     scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""
     return RuntimeError(
-        f"key {key!r} has shape {list(shape)}, which does not start with the batch size {list(batch_size)}; "
-        f"expand the value or pass a batch_size that it has{scalar}"
+        f"batch dimension mismatch: key {key!r} has shape {list(shape)}, which does not start with the batch size "
+        f"{list(batch_size)}; expand the value or pass a batch_size that it has{scalar}"
     )
 
 
 def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """A new batch size does not fit an entry."""
     return RuntimeError(
-        f"the batch size {list(batch_size)} is incompatible with key {key!r} of shape {list(shape)}; "
+        f"key {key!r} has shape {list(shape)} which is incompatible with the batch-size {list(batch_size)}; "
         "every entry must start with it"
     )
 

@@ -13,6 +13,7 @@ from tensordict_core.base.errors.types import (
     OperandError,
     OutDtypeError,
     SizeError,
+    SourceError,
     StackError,
 )
 
@@ -158,6 +159,14 @@ def not_a_source(source: Any) -> TypeError:
     return TypeError(
         f"a source of type {type(source).__name__} has no entries; pass a tensordict or a mapping, or use "
         "set(key, value) for one entry or td[index] = value for all entries"
+    )
+
+
+def no_source(source: Any) -> SourceError:
+    """The source of a new tensordict is neither a tensordict nor a mapping."""
+    return SourceError(
+        f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "
+        "use from_any for other structures"
     )
 
 

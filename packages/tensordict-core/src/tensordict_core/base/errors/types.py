@@ -19,6 +19,7 @@ __all__ = [
     "OperandError",
     "OutDtypeError",
     "SizeError",
+    "SourceError",
     "StackDimError",
     "StackError",
 ]
@@ -66,6 +67,10 @@ class OperandError(TypeError, AttributeError):
 
 class NoLimitError(ValueError, TypeError, RuntimeError):
     """Values are to be limited, and no limit is given."""
+
+
+class SourceError(TypeError, ValueError):
+    """A tensordict is to be created from something that has no entries."""
 
 
 class StackError(RuntimeError):

@@ -81,7 +81,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         """Whether all elements have an entry under a key (nested keys included), or a tensordict is an element."""
         if isinstance(key, Node):
             return any(td is key for td in self.tensordicts)
-        if not isinstance(key, str | tuple):
+        if not isinstance(key, str | tuple) or key == ():
             raise errors.bad_key(key)
         tds = self.tensordicts
         return bool(tds) and all(key in td for td in tds)

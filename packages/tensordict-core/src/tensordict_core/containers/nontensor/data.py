@@ -16,7 +16,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry.types import containers
-from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze
+from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze, normal_dim
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.containers.nontensor.base import NonTensorDataBase, expanded_dims, known_size
 from tensordict_core.containers.nontensor.pointwise import same
@@ -199,7 +199,7 @@ class NonTensorStack(NonTensorDataBase):
             self._start(Meta(torch.Size([0])))
             self._held, self._row_dims = [], None
         else:
-            stacked = NonTensorStack._stack(items, stack_dim)
+            stacked = NonTensorStack._stack(items, normal_dim(stack_dim, items[0]._meta.batch_size, 1))
             self._start(stacked._meta)
             self._held = stacked._held if type(stacked) is NonTensorStack else stacked._flat_values()
             self._row_dims = stacked._row_dims if type(stacked) is NonTensorStack else None

@@ -45,10 +45,13 @@ def _new(cls: type[Any]) -> Any:
 
 
 def _consolidated(skeleton: Any, buffer: torch.Tensor, locked: bool) -> Any:
-    """Return a tensordict whose leaves are views of a buffer, from what its pickle holds."""
+    """Return a tensordict whose leaves are views of a buffer, from what its pickle holds; it is not locked.
+
+    The lock keeps the buffer complete for the next pickle. Who receives it adds keys, and ``locked`` is ignored.
+    """
     td = unpack(skeleton, buffer)
     td._annotations = {_CONSOLIDATED: buffer}
-    return td.lock_() if locked else td
+    return td
 
 
 def trust(*classes: Any) -> None:
