@@ -230,6 +230,10 @@ class Forwarding(TensorCollection):
         """Makes a copied or unpickled instance around the copy of its container."""
         return cls._shell(tensordict)
 
+    def get_item_shape(self, key: Any) -> Any:
+        """The shape of a field; a size is no tuple of results that would be wrapped."""
+        return self._tensordict.get_item_shape(key)
+
     _nodes = _forwarded("_nodes")
     _set_meta = _forwarded("_set_meta")
     _set_locked = _forwarded("_set_locked")
@@ -315,7 +319,6 @@ for _name in (
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
 ):
     setattr(Forwarding, _name, _forwarded_operation(_name))
-setattr(Forwarding, "get_item_shape", _forwarded("get_item_shape"))  # noqa: B010  # a size is no tuple of results
 
 
 def make_known(cls: Any) -> None:

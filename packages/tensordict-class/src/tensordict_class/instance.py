@@ -17,7 +17,7 @@ from tensordict_class.casting import Annotation, Rule, class_of
 from tensordict_class.fields import Declaration, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
-from tensordict_core import NestedKey, TensorDict, TensorDictBase, is_non_tensor
+from tensordict_core import NO_DEFAULT, NestedKey, TensorDict, TensorDictBase, is_non_tensor
 from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, with_options
 
 __all__ = ["Instance", "run_post_init"]
@@ -127,7 +127,7 @@ class Instance(Forwarding):
             cls = type(self)
             if type(key) is str and key not in self._rules and isinstance(getattr(cls, key, None), property):
                 return getattr(self, key)  # metadata, such as the batch size
-            return default
+            return super().get(key, default) if default is NO_DEFAULT else default
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
     def set(  # type: ignore[override]  # core names the second parameter item, and code of tensorclasses names it value

@@ -18,6 +18,7 @@ from tensordict_core.base.meta import as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, How, IsLeaf
 from tensordict_core.base.signature import with_options
+from tensordict_core.ops.shape.combine import check_out
 
 __all__ = ["ApplyOptions", "Applying"]
 
@@ -196,4 +197,6 @@ class Applying(Node):
         result = self._rebuild(iter(results), how)
         if result is None and (filter_empty is False or not results):
             return self.empty()
+        if out is not None:
+            check_out("apply", out)
         return result if out is None or result is None else out.update(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self, cast, overload
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
+from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import SAME, UNLOCKED
 from tensordict_core.ops.factories.operands import broadcast_how, match, spread
@@ -35,6 +36,8 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
         self = spread(self, other)
         leaves = self._leaves()
         operands, scalar = match(name, self, leaves, other)
+        if isinstance(other, Node):
+            _check_values(self, other)
         how = broadcast_how(self, other, UNLOCKED)
         result = self._rebuild(map(function, leaves, repeat(operands) if scalar else operands), how)
         if isinstance(other, Node) and name in ("__eq__", "__ne__"):
@@ -72,6 +75,30 @@ def _as_tensors(td: Any, other: Any) -> Any:
             result = td._clone(False) if result is td else result
             result._set(key, new)
     return result
+
+
+def _value_paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of the non-tensor entries of all levels."""
+    for key, entry in node._peek_items():
+        if type(entry) is not Tensor and isinstance(entry, Node):
+            if entry._is_non_tensor:
+                yield (*prefix, key)
+            elif not entry._is_opaque:
+                yield from _value_paths(entry, (*prefix, key))
+
+
+def _check_values(left: Any, right: Any) -> None:
+    """Check that both operands have the same non-tensor entries; keys of tensors are checked where they are matched.
+
+    Raises:
+        KeyError: One has a non-tensor entry that the other lacks.
+    """
+    if left._is_opaque or right._is_opaque:
+        return
+    more = [unravel_key(path) for path in _value_paths(left) if right._peek_path(path) is None]
+    less = [unravel_key(path) for path in _value_paths(right) if left._peek_path(path) is None]
+    if more or less:
+        raise errors.keys_mismatch(more, less)
 
 
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:

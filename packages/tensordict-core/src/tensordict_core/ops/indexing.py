@@ -147,6 +147,8 @@ class Indexing(Node):
         if index is KEEP:
             raise TypeError("get_at needs an index of the entry; give one, or use get()")
         path = unravel_key_to_tuple(key)
+        if not path:
+            raise errors.empty_key()
         parent = self._peek_path(path[:-1])
         entry = parent._peek(path[-1]) if isinstance(parent, Node) else None
         if entry is None:
@@ -156,19 +158,44 @@ class Indexing(Node):
         return parent._get(path[-1])[index]
 
     def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
-        """Write a value into the part of an entry that ``index`` selects.
+        """Write a value into the part of an entry that ``index`` selects, along any of its dimensions as in `get_at`.
 
         Raises:
             KeyError: There is no such key.
+            IndexError: This is a lazy stack or a view, and the index selects in the own dimensions of the entry.
 
-        >>> td = TensorDict({"a": torch.zeros(3)}, batch_size=[3])
-        >>> td.set_at_("a", 1.0, [0, 2])["a"]
-        tensor([1., 0., 1.])
+        >>> td = TensorDict({"a": torch.zeros(3, 2)}, batch_size=[3])
+        >>> td.set_at_("a", 1.0, (..., 0))["a"][:, 0]
+        tensor([1., 1., 1.])
         """
         parent, name = self._find_parent(key)
         prefix = () if type(key) is str else unravel_key_to_tuple(key)[:-1]
-        parent._put_entry(name, Index(index, parent._meta.batch_size), value, non_blocking, prefix)
+        parent._put_entry(name, _index_of_entry(parent, name, index), value, non_blocking, prefix)
         return self
+
+
+def _index_of_entry(parent: Any, name: str, index: Any) -> Index:
+    """Return an index of an entry itself, whose dimensions may be more than those of the batch.
+
+    Raises:
+        IndexError: The index selects in the own dimensions of an entry that elements or another tensordict hold.
+    """
+    size = parent._meta.batch_size
+    entry = parent._peek(name)
+    if isinstance(entry, Node):
+        return Index(index, size if entry._is_opaque else entry._meta.batch_size)
+    if entry is None:
+        return Index(index, size)
+    inner = parent._inmost()
+    if not (inner._makes_entries or inner._reads_copy):
+        return Index(index, entry.shape)
+    if not (type(index) is tuple and any(part is Ellipsis for part in index)):
+        return Index(index, size)
+    shape = inner._shape_of(name)
+    own = Index(index, torch.Size([max(n, 0) for n in shape])).of_leading(len(size))
+    if own is None:
+        raise errors.bad_index_count(len(shape), size)
+    return own
 
 
 def _is_path(index: tuple[Any, ...]) -> bool:

@@ -23,7 +23,7 @@ from tensordict_core.base.shape_op import BatchOp, normal_dim
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.ops.factories.operands import complete, lined_up, match, without_last
 from tensordict_core.ops.factories.reduction import batched
-from tensordict_core.ops.shape.combine import write_out
+from tensordict_core.ops.shape.combine import check_out, write_out
 
 __all__ = ["Masking", "pad_values"]
 
@@ -55,6 +55,12 @@ def _where_element(mine: Any, mask: Tensor, theirs: Any, pad: Any) -> Any:
     if not all(a.shape == b.shape for a, b in zip(left._leaves(), _matched(left, right), strict=True)):
         return (left if mask else right).clone()
     return left.where(mask, right)
+
+
+def _written(what: str, result: Any, out: Any, update_batch_size: bool) -> Any:
+    """Return ``out`` with the entries of a result."""
+    check_out(what, out)
+    return out.update(result, update_batch_size=update_batch_size)
 
 
 class Masking(Node):
@@ -96,7 +102,7 @@ class Masking(Node):
             )
         if self._is_lazy_stack:  # elements of different shapes cannot be stacked
             stack = _where_by_element(self, condition, other, pad)
-            return cast(Self, stack if out is None else out.update(stack, update_batch_size=update_batch_size))
+            return cast(Self, stack if out is None else _written("where", stack, out, update_batch_size))
         td: Any = self._solid()
         if isinstance(other, Node):
             other = other._solid()
@@ -120,7 +126,7 @@ class Masking(Node):
         result = td._rebuild(iter(results), SAME if out is None and not isinstance(other, Node | Tensor) else UNLOCKED)
         if isinstance(other, Node):
             _choose_values(result, td, other, condition)
-        return cast(Self, result if out is None else out.update(result, update_batch_size=update_batch_size))
+        return cast(Self, result if out is None else _written("where", result, out, update_batch_size))
 
     def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
         """Return the rows at the positions ``index`` along a batch dimension, as `torch.gather` does.

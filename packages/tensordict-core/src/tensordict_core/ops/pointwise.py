@@ -128,6 +128,8 @@ class Pointwise(Node):
         >>> TensorDict({"a": torch.tensor(1.0)}).rsub(3.0)["a"]
         tensor(2.)
         """
+        if alpha is True and not all(leaf.dtype is torch.bool for leaf in self._leaves()):
+            raise errors.bool_alpha("rsub")  # multiplying would take it for 1
         scaled_self = self if alpha is None else self.mul(alpha)
         return scaled_self.neg().add(other, default=default)
 
@@ -307,7 +309,7 @@ class Pointwise(Node):
         return self.neg()
 
     def __invert__(self) -> Self:
-        return map_leaves(self, operator.invert, UNLOCKED)
+        return map_leaves(self, operator.invert)
 
     def __add__(self, other: Any) -> Self:
         return self.add(other)
@@ -384,8 +386,8 @@ def _with_flags(result: Td, left: Any, right: Any, combine: Any) -> Td:
     """Return the result of a logical operator with its non-tensor bools combined too, as bool tensors."""
     if not isinstance(right, Node):
         return result
-    for key, mine in left._items():
-        theirs = right._get(key)
+    for key, mine in left._peek_items():
+        theirs = right._peek(key)
         if not (isinstance(mine, Node) and isinstance(theirs, Node)):
             continue
         if not mine._is_opaque:

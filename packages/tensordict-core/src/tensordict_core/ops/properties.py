@@ -193,7 +193,7 @@ class Properties(Node):
             if is_leaf_tensor(value) or (_has_size(value) if value._is_opaque else not value.is_empty())
         ]
         if not shapes:
-            return self
+            shapes = [node._meta.batch_size for node in self._nodes() if not node._is_opaque] or [self._meta.batch_size]
         size: list[int] = []
         for sizes in zip(*shapes, strict=False):
             if len(set(sizes)) > 1 or sizes[0] == -1 or (batch_dims is not None and len(size) == batch_dims):
@@ -226,6 +226,8 @@ class Properties(Node):
         >>> TensorDict({"a": torch.zeros(3, 4).t()}, [4]).is_contiguous()
         False
         """
+        if self._inmost()._is_lazy_stack:
+            return False
         for _, value in self._items():
             if type(value) is not Tensor and isinstance(value, Node) and value._holds_values:
                 return False

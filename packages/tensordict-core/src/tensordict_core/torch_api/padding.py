@@ -15,7 +15,7 @@ from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.lazy.columns import check_padding_side, padded_to
 from tensordict_core.ops.masking import pad_values
-from tensordict_core.ops.shape.combine import lazy_stack, stack
+from tensordict_core.ops.shape.combine import check_out, lazy_stack, stack
 
 __all__ = ["pad", "pad_sequence", "pad_tensors", "unpad_sequence"]
 
@@ -159,6 +159,8 @@ def pad_sequence(
         )
     first = nodes[0]
     keys = first._leaf_keys()
+    if not keys and any(node._leaf_keys() for node in nodes):
+        raise errors.keys_mismatch((), {unravel_key(key) for node in nodes for key in node._leaf_keys()})
     columns = [_column(nodes, i, key) for i, key in enumerate(keys)]
     dims, in_batch = _pad_dims(first, keys, [column[0] for column in columns], pad_dim)
     values = _values_by_key(padding_value, keys)
@@ -178,7 +180,10 @@ def pad_sequence(
     result = _stack_padded(nodes, padded, dims[0] if dims else pad_dim, in_batch, padding_side)
     if return_mask is not False:
         _store_masks(result, keys, masks, dims, in_batch, "masks" if return_mask is True else return_mask)
-    return result if out is None else out.update(result, inplace=True)
+    if out is None:
+        return result
+    check_out("pad_sequence", out)
+    return out.update(result, inplace=True)
 
 
 def _column(nodes: list[Any], i: int, key: Any) -> list[Tensor]:

@@ -122,6 +122,14 @@ def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InP
     )
 
 
+def in_place_kind(key: Any, value: Any, entry: Any) -> InPlaceShapeError:
+    """A value of one kind is written in place into an entry of another."""
+    return InPlaceShapeError(
+        f"key {key!r} holds a {type(entry).__name__}, which cannot take a {type(value).__name__} in place; "
+        "use set() to replace the entry"
+    )
+
+
 def in_place_leaf(key: Any) -> RuntimeError:
     """An in-place write goes into a leaf that requires gradients."""
     return RuntimeError(

@@ -190,6 +190,16 @@ def source_batch_size(got: Sequence[int], expected: Sequence[int], inplace: bool
     )
 
 
+def bad_out(what: str, out: Any) -> TypeError:
+    """``out`` is no tensordict."""
+    return TypeError(f"{what} writes into a tensordict as out, got {type(out).__name__}; pass a tensordict or None")
+
+
+def bool_alpha(what: str) -> RuntimeError:
+    """``alpha`` is a bool, and an operand is not."""
+    return RuntimeError(f"{what} takes a bool as alpha for bool leaves only, as torch.{what}; pass a number")
+
+
 def out_requires_grad(what: str) -> RuntimeError:
     """A result that depends on gradients would be written into ``out``."""
     return RuntimeError(
@@ -266,6 +276,14 @@ def mixed_column(key: Any) -> RuntimeError:
     return RuntimeError(
         f"key {key!r} is a tensor in some elements of the lazy stack and a nested tensordict in others; "
         "read it from each of its tensordicts"
+    )
+
+
+def no_empty_form(key: Any) -> RuntimeError:
+    """Some elements of a lazy stack lack an entry that cannot be empty."""
+    return RuntimeError(
+        f"key {key!r} is missing in some elements of the lazy stack, and an entry without dimensions of its own has no "
+        "empty form; give each element the key, or exclude it"
     )
 
 

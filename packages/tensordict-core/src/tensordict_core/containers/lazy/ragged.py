@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tensordict_core.base import errors
+from tensordict_core.base.entry import non_tensor_entry
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
@@ -19,6 +20,20 @@ from tensordict_core.containers.nontensor.data import is_non_tensor
 __all__ = ["LazyRagged"]
 
 _FORMS = ("as_list", "as_nested_tensor", "as_padded_tensor")
+
+
+def _nothing(key: str, sample: Any, batch_dims: int, meta: Any) -> Any:
+    """An entry without content of the kind of a sample, for an element that has none."""
+    if not isinstance(sample, Node):
+        own = sample.shape[batch_dims:]
+        if not own:
+            raise errors.no_empty_form(key)
+        return sample.new_empty((*meta.batch_size, 0, *own[1:]))
+    if not sample._is_opaque:
+        return sample._new({}, meta)
+    if not sample._is_non_tensor:
+        raise errors.no_empty_form(key)
+    return non_tensor_entry(meta, None)
 
 
 class LazyRagged:
@@ -129,19 +144,46 @@ class LazyRagged:
                     return True
         return False
 
+    def _completed(self: Any) -> Any:
+        """The stack with an empty entry for each one that only other elements have; itself where there is none."""
+        samples: dict[str, Any] = {}
+        for td in self.tensordicts:
+            for key, entry in td._peek_items():
+                samples.setdefault(key, (entry, len(td._meta.batch_size)))
+        missing = [[key for key in samples if td._peek(key) is None] for td in self.tensordicts]
+        if not any(missing):
+            return self
+        elements = []
+        for td, keys in zip(self.tensordicts, missing, strict=True):
+            element = td._clone(False) if keys else td
+            for key in keys:
+                sample, batch_dims = samples[key]
+                element._set(key, _nothing(key, sample, batch_dims, td._meta))
+            elements.append(element)
+        return type(self)._lazy(elements, self._stack_dim)
+
     def densify(self: Any, *, layout: torch.layout = torch.jagged) -> Any:
         """A plain tensordict: entries of one shape stacked, ragged ones as nested tensors.
+
+        An element that lacks an entry has an empty component in its nested tensor, or the value ``None``.
 
         Args:
             layout: The layout of the nested tensors.
 
         Raises:
             ValueError: An entry is ragged and the stack dim is not 0.
+            RuntimeError: An entry without dimensions of its own is missing in some elements.
 
         >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
         >>> type(ragged.densify()).__name__
         'TensorDict'
+        >>> ragged.tensordicts[0]["b"] = torch.ones(3)
+        >>> [len(part) for part in ragged.densify()["b"].unbind()]
+        [3, 0]
         """
+        complete = self._completed()
+        if complete is not self:
+            return complete.densify(layout=layout)
         entries = {}
         for key in self._keys():
             if is_leaf_tensor(self._peek(key)):

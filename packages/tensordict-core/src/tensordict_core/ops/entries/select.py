@@ -16,6 +16,19 @@ from tensordict_core.base.rebuild import KEEP
 __all__ = ["KeySelection"]
 
 
+def _nodes_above(root: Any, keys: Iterable[NestedKey]) -> dict[tuple[str, ...], Any]:
+    """Return the nested nodes that keys pass through, by their paths, the deepest first; lazy stacks are left out."""
+    paths = {
+        path[:depth] for key in keys if len(path := unravel_key_to_tuple(key)) > 1 for depth in range(1, len(path))
+    }
+    found = {path: root._peek_path(path) for path in sorted(paths, key=len, reverse=True)}
+    return {
+        path: node
+        for path, node in found.items()
+        if isinstance(node, Node) and not (node._is_opaque or node._inmost()._is_lazy_stack)
+    }
+
+
 class KeySelection(Node):
     """``select``, ``exclude``, ``split_keys``, ``empty``, ``clone`` and related methods."""
 
@@ -87,6 +100,8 @@ class KeySelection(Node):
             value = entries.get(name)
             if isinstance(value, Node):
                 entries[name] = value.exclude(*paths, inplace=inplace)
+        if inplace and len(entries) == len(list(self._keys())):  # nothing to remove, which a locked node allows
+            return self
         return self._with_entries(entries, inplace, False)
 
     def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
@@ -179,13 +194,21 @@ class KeySelection(Node):
         return out
 
     def separates(self, *keys: NestedKey, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Self:
-        """Remove the entries under some keys and return them in a new tensordict.
+        """Remove the entries under some keys and return them in a new tensordict of the same nested containers.
 
         >>> td = TensorDict({"a": 1, "b": 2})
         >>> td.separates("a").sorted_keys, td.sorted_keys
         (['a'], ['b'])
         """
+        nodes = _nodes_above(self, keys)
         part, _ = self.split_keys(keys, inplace=True, default=default, strict=strict, reproduce_struct=not filter_empty)
+        for path, node in nodes.items():
+            made = part._peek_path(path)
+            if isinstance(made, Node) and (type(made) is not type(node) or made._meta != node._meta):
+                typed = node.empty()
+                for key, value in made._items():
+                    typed._set(key, value)
+                part.set(path, typed)
         return part
 
     def filter_empty_(self) -> Self:

@@ -41,7 +41,13 @@ def pairs(source: Any) -> Iterable[tuple[Any, Any]]:
 
 def as_paths(keys: Iterable[NestedKey] | None) -> list[tuple[str, ...]] | None:
     """Return keys as tuples; ``None`` means all keys."""
-    return None if keys is None else [unravel_key_to_tuple(key) for key in ([keys] if isinstance(keys, str) else keys)]
+    if keys is None:
+        return None
+    if isinstance(keys, str):
+        return [(keys,)]
+    if not isinstance(keys, Iterable):
+        raise TypeError(f"keys_to_update is a sequence of keys, got {keys!r}; wrap a single key in a list")
+    return [unravel_key_to_tuple(key) for key in keys]
 
 
 def restricted(source: Any, chosen: list[tuple[str, ...]] | None) -> Any:
@@ -158,6 +164,8 @@ class InPlaceUpdating(Node):
             if not isinstance(source, Node):
                 self._plan_fill(index, source, plan, prefix)
                 return
+            if source._is_opaque:  # has no entries, so nothing would be written
+                raise errors.bad_indexed_value(source)
             self._check_fits(index, source)
         for key, value in pairs(source):
             if type(key) is str:
@@ -212,14 +220,15 @@ class InPlaceUpdating(Node):
             elif isinstance(value, (np.ndarray, np.generic, list)):
                 value = torch.as_tensor(value, dtype=old.dtype)
             if isinstance(value, (Node, dict)):
-                raise errors.not_a_node(path, old)
+                opaque = isinstance(value, Node) and value._is_opaque
+                raise errors.in_place_kind(path, value, old) if opaque else errors.not_a_node(path, old)
             self._plan_leaf(path, key, old, index, value, plan)
         elif old._is_opaque:
             old._plan_value(self, key, index, value, plan, prefix)
         elif isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque):
             old._plan_write(index, value, plan, (*prefix, key))
         else:
-            raise errors.not_a_node(path, value)
+            raise errors.in_place_kind(path, value, old) if isinstance(value, Node) else errors.not_a_node(path, value)
 
     def _plan_leaf(
         self, path: NestedKey, key: str, leaf: Tensor, index: Index | None, value: Any, plan: WritePlan

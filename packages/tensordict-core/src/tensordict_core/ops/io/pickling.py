@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import PurePath
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 
@@ -95,7 +95,11 @@ class Serialization(Node):
         >>> list(TensorDict({"a": torch.zeros(3), "b": {"c": torch.ones(3)}}, [3]).state_dict())
         ['a', 'b.c']
         """
-        out: OrderedDict[str, Any] = states.new_state() if destination is None else destination
+        if not (destination is None or isinstance(destination, MutableMapping)):
+            raise TypeError(f"destination is a dictionary or None, got {type(destination).__name__}; pass a dictionary")
+        if not isinstance(prefix, str):
+            raise TypeError(f"prefix is a string, got {prefix!r}; pass the start of the keys")
+        out = cast("OrderedDict[str, Any]", states.new_state() if destination is None else destination)
         states.put(self, out, prefix, keep_vars, flatten, torch.Size([]), True)
         return out
 

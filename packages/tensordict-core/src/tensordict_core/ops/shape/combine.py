@@ -15,10 +15,20 @@ from tensordict_core.base.meta import as_names
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
-__all__ = ["cat", "lazy_stack", "maybe_dense_stack", "stack"]
+__all__ = ["cat", "check_out", "lazy_stack", "maybe_dense_stack", "stack"]
 
 N = TypeVar("N", bound=Node)
 """The type of the tensordicts and of the result."""
+
+
+def check_out(what: str, out: Any) -> None:
+    """Check that ``out`` is a tensordict.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not isinstance(out, Node):
+        raise errors.bad_out(what, out)
 
 
 def write_out(what: str, result: Any, out: Any) -> Any:
@@ -28,6 +38,7 @@ def write_out(what: str, result: Any, out: Any) -> Any:
         RuntimeError: The result depends on tensors that require gradients, which ``out`` would not.
         RuntimeError: An entry of ``out`` has a dtype that loses the values of the result, such as an integer one.
     """
+    check_out(what, out)
     if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in result._leaves()):
         raise errors.out_requires_grad(what)
     _check_dtypes(what, result, out)
@@ -47,6 +58,7 @@ def fill_out(what: str, result: Any, out: Any) -> Any:
     Raises:
         RuntimeError: ``out`` is locked, or an entry has a dtype that loses the values of the result.
     """
+    check_out(what, out)
     if out._locked:
         raise errors.locked(f"{what} with out= would add entries")
     _check_dtypes(what, result, out)

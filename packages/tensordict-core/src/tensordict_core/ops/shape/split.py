@@ -129,6 +129,11 @@ class Splitting(Node):
         if not size:
             raise errors.no_batch_dim("tensor_split")
         at = normal_dim(dim, size)
+        if not isinstance(indices_or_sections, (int, Tensor, Iterable)):
+            raise TypeError(
+                "indices_or_sections is a number of pieces or a sequence of indices, got "
+                f"{indices_or_sections!r}; pass an integer or a list of integers"
+            )
         pieces = torch.empty(size[at], device="meta").tensor_split(
             indices_or_sections if isinstance(indices_or_sections, int | Tensor) else tuple(indices_or_sections)
         )

@@ -1,0 +1,48 @@
+"""Calls of tensorclasses that random programs beside the reference found to be lost, refused or of another kind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_class import TensorClass
+from tensordict_core import TensorDict, lazy_stack
+
+
+class Point(TensorClass):
+    x: torch.Tensor
+    y: torch.Tensor
+    label: str | None = None
+
+
+def point() -> Point:
+    return Point(x=torch.zeros(2), y=torch.ones(2), batch_size=[2])
+
+
+def test_a_missing_non_tensor_value_is_an_error_unless_there_is_a_default() -> None:
+    for instance in (point(), lazy_stack([point()])):
+        with pytest.raises(KeyError, match="'label'"):
+            instance.get_non_tensor("label")
+        assert instance.get_non_tensor("label", default="none") == "none"
+
+
+def test_the_shape_of_a_field_is_asked_by_keyword_too() -> None:
+    assert point().get_item_shape(key="x") == torch.Size([2])
+
+
+def test_a_lazy_stack_of_instances_is_not_contiguous_as_one_of_tensordicts() -> None:
+    assert not lazy_stack([point()]).is_contiguous()
+
+
+def test_separates_keeps_the_class_of_nested_instances() -> None:
+    td = TensorDict({"p": point()}, [2])
+    taken = td.separates(("p", "x")).get("p")
+    assert type(taken) is Point and torch.equal(taken.x, torch.zeros(2))
+
+
+def test_instances_of_which_one_lacks_a_value_are_not_compared() -> None:
+    labelled = point()
+    labelled.label = "origin"
+    for one, other in ((point(), labelled), (labelled, point())):
+        with pytest.raises(KeyError, match="label"):
+            one == other  # noqa: B015

@@ -1,0 +1,160 @@
+"""Calls whose results were lost, refused or of another kind, as random programs beside the reference found them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tensordict_core import (
+    LazyStackedTensorDict,
+    NonTensorData,
+    TensorDict,
+    lazy_stack,
+    pad_sequence,
+)
+
+
+def rows() -> TensorDict:
+    return TensorDict({"a": torch.zeros(3, 2)}, [3])
+
+
+def mixed() -> LazyStackedTensorDict:
+    full = TensorDict({"a": torch.ones(3), "n": {"b": torch.ones(2)}, "s": "text"})
+    return lazy_stack([full, TensorDict({"n": {}})])
+
+
+# entries that an index reaches ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [(..., 0), (slice(None), 0), (torch.arange(3), 0)], ids=str)
+def test_set_at_reaches_the_dimensions_of_the_entry_that_get_at_reads(index: Any) -> None:
+    td = rows().set_at_("a", 1.0, index)
+    assert torch.equal(td.get_at("a", index), torch.ones(3))
+    assert torch.equal(td["a"], torch.tensor([[1.0, 0.0]] * 3))
+
+
+def test_set_at_reaches_the_batch_dimensions_of_a_nested_tensordict() -> None:
+    td = TensorDict({"n": TensorDict({"a": torch.zeros(3, 2)}, [3, 2])}, [3])
+    td.set_at_("n", TensorDict({"a": torch.ones(3)}, [3]), (..., 0))
+    assert torch.equal(td["n", "a"], torch.tensor([[1.0, 0.0]] * 3))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: lazy_stack([rows(), rows()]), lambda: rows()._get_sub_tensordict(slice(0, 2))]
+)
+def test_set_at_of_a_stack_or_view_refuses_an_index_into_the_entry_rather_than_writing_rows(make: Any) -> None:
+    td = make()
+    before = td.clone()
+    with pytest.raises(IndexError, match="too many indices"):
+        td.set_at_("a", 1.0, (..., 0))
+    assert (td == before).all()
+
+
+def test_a_non_tensor_value_without_a_key_is_not_written_at_an_index() -> None:
+    with pytest.raises(TypeError, match="cannot be written at an index"):
+        rows()[0] = NonTensorData("v")  # type: ignore[assignment]
+
+
+# lazy stacks whose elements differ ------------------------------------------------------------------------------------
+
+
+def test_densify_keeps_entries_that_some_elements_lack() -> None:
+    dense = mixed().densify()
+    assert [len(part) for part in dense["a"].unbind()] == [3, 0]
+    assert [len(part) for part in dense["n", "b"].unbind()] == [2, 0]
+    assert dense["s"] == ["text", None]
+
+
+def test_densify_refuses_a_missing_entry_that_cannot_be_empty() -> None:
+    stack = lazy_stack([TensorDict({"a": torch.tensor(1.0)}), TensorDict({})])
+    with pytest.raises(RuntimeError, match="'a' is missing in some elements"):
+        stack.densify()
+
+
+@pytest.mark.parametrize("name", ["__and__", "__or__", "__xor__"])
+def test_logical_operators_work_on_elements_of_several_shapes(name: str) -> None:
+    stack = lazy_stack([TensorDict({"a": torch.arange(n)}) for n in (2, 3)])
+    result = getattr(stack, name)(stack)
+    for part, element in zip(result.tensordicts, stack.tensordicts, strict=True):
+        assert torch.equal(part["a"], getattr(element["a"], name)(element["a"]))
+
+
+# values that are no tensors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("symbol", ["__eq__", "__ne__", "__lt__"])
+def test_a_comparison_refuses_a_value_that_one_side_lacks(symbol: str) -> None:
+    plain = TensorDict({"a": torch.ones(2)}, [2])
+    valued = TensorDict({"a": torch.ones(2), "s": "text"}, [2])
+    for one, other in ((plain, valued), (valued, plain)):
+        with pytest.raises(KeyError, match=r"keys in tensordicts mismatch.*'s'"):
+            getattr(one, symbol)(other)
+
+
+def test_a_comparison_refuses_a_nested_value_that_the_other_side_lacks() -> None:
+    one = TensorDict({"n": {"a": torch.ones(2)}})
+    with pytest.raises(KeyError, match="only the second has"):
+        one == TensorDict({"n": {"a": torch.ones(2), "s": "text"}})  # noqa: B015
+
+
+# batch sizes, locks and types -----------------------------------------------------------------------------------------
+
+
+def test_auto_batch_size_cuts_the_batch_size_of_a_tensordict_without_entries() -> None:
+    assert TensorDict({}, [3, 2]).auto_batch_size_(1).batch_size == torch.Size([3])
+    nested = TensorDict({"n": TensorDict({}, [3, 2])}, [3])
+    assert nested.auto_batch_size_().batch_size == torch.Size([3, 2])
+
+
+def test_excluding_no_entry_in_place_changes_no_locked_tensordict() -> None:
+    td = rows().lock_()
+    assert td.exclude("missing", inplace=True) is td
+    with pytest.raises(RuntimeError, match="locked"):
+        td.exclude("a", inplace=True)
+
+
+def test_the_inverse_of_a_locked_tensordict_is_locked_as_its_negative() -> None:
+    td = TensorDict({"a": torch.arange(3)}, [3]).lock_()
+    assert (~td).is_locked == (-td).is_locked
+
+
+def test_separates_keeps_the_batch_size_of_nested_tensordicts() -> None:
+    td = TensorDict({"n": TensorDict({"a": torch.zeros(3, 2), "b": torch.zeros(3, 2)}, [3, 2])}, [3])
+    assert td.separates(("n", "a")).get("n").batch_size == torch.Size([3, 2])
+
+
+def test_a_tensordict_without_batch_dimensions_is_repeated_as_one_row() -> None:
+    td = TensorDict({"a": torch.ones(())})
+    assert torch.equal(td.repeat_interleave(2, 0)["a"], torch.ones(2))
+
+
+# errors that name the argument ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda td: () in td, TypeError, "not a key"),
+        (lambda td: () in lazy_stack([td]), TypeError, "not a key"),
+        (lambda td: td.get_at((), 0), KeyError, "empty tuple"),
+        (lambda td: td.update(td.clone(), keys_to_update=7), TypeError, "keys_to_update"),
+        (lambda td: td.update_(td.clone(), keys_to_update=7), TypeError, "keys_to_update"),
+        (lambda td: td.gather(0, torch.tensor([0]), 1.5), TypeError, "as out, got float"),
+        (lambda td: td.where(torch.tensor([True] * 3), 0.0, out=()), TypeError, "as out, got tuple"),
+        (lambda td: td.apply(torch.clone, out=7), TypeError, "as out, got int"),
+        (lambda td: torch.stack([td, td], out=7), TypeError, "out"),
+        (lambda td: td.state_dict(-2), TypeError, "destination is a dictionary"),
+        (lambda td: td.state_dict(prefix=1.5), TypeError, "prefix is a string"),
+        (lambda td: td.tensor_split(slice(0, 1)), TypeError, "indices_or_sections"),
+        (lambda td: td.repeat_interleave(1.5, 0), TypeError, "repeats"),
+        (lambda td: td.rsub(td, alpha=True), RuntimeError, "bool as alpha"),
+        (lambda td: td.set("a", NonTensorData("v"), inplace=True), ValueError, "cannot take a NonTensorData in place"),
+        (lambda td: pad_sequence([TensorDict({}), TensorDict({"k": torch.ones(2)})]), KeyError, "only the second has"),
+    ],
+)
+def test_a_wrong_argument_is_named(call: Callable[[TensorDict], Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        call(rows())
