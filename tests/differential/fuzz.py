@@ -13,7 +13,7 @@ import time
 
 import torch
 from fuzzing import programs
-from fuzzing.search import OPEN, open_clusters, search
+from fuzzing.search import OPEN, cluster, open_clusters, search
 
 
 def main() -> int:
@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--kind", default="", help="only containers whose label contains this")
     parser.add_argument("--show", type=int, default=30)
     parser.add_argument("--all", action="store_true", help="show known differences too")
+    parser.add_argument("--row", default="", help="show calls that rows explain which start with this")
     parser.add_argument("--write", action="store_true", help="add what is found to open_differences.txt")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -31,21 +32,27 @@ def main() -> int:
     start = time.time()
     known = open_clusters()
     only = given.only.split(",") if given.only else None
-    findings = search(given.seed, range(given.calls), only, given.kind, frozenset() if given.all else known)
+    findings = search(given.seed, range(given.calls), only, given.kind, frozenset() if given.all else known, given.row)
     print(
         f"{findings.calls} calls in {time.time() - start:.0f} s: {findings.unexplained} new differences, "
         f"{sum(findings.known.values())} known ones in {len(findings.known)} clusters, "
         f"{sum(findings.explained.values())} explained"
     )
-    for row, count in findings.explained.most_common():
+    for row, count in findings.explained.most_common() if not given.row else ():
         print(f"  {count:5} {row}")
     theirs, ours = programs.libraries()
     spaces = programs.namespace(theirs), programs.namespace(ours)
+    for row, found in findings.examples.items():
+        print(f"\n## {len(found)} {row}")
+        for program in found[: given.show]:
+            print("\n   " + "\n   ".join(program.lines()))
+            for difference in programs.compare(program, *spaces)[:3]:
+                print(f"   {difference.place} {difference.kind}: {difference.theirs[:200]} >> {difference.ours[:200]}")
     clusters = sorted(findings.clusters.items(), key=lambda item: -len(item[1]))
     for key, found in clusters[: given.show]:
         labels = collections.Counter(program.x.label for program in found)
         print(f"\n== {len(found)} {key} {dict(labels.most_common(4))}")
-        smallest = min((programs.shrink(p, *spaces) for p in found[:4]), key=lambda p: len(str(p.lines())))
+        smallest = min((programs.shrink(p, *spaces, cluster) for p in found[:4]), key=lambda p: len(str(p.lines())))
         print("   " + "\n   ".join(smallest.lines()))
         for difference in programs.compare(smallest, *spaces)[:3]:
             print(f"   {difference.place} {difference.kind}:")

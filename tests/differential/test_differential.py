@@ -15,7 +15,7 @@ if "tensordict_core" in tensordict.TensorDict.__module__:
     pytest.skip("the suite stands in for the reference", allow_module_level=True)
 
 from fuzzing import calls, programs, rules
-from fuzzing.search import Findings, open_clusters, search
+from fuzzing.search import Findings, cluster, open_clusters, search
 
 SEED = 20
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
@@ -32,7 +32,7 @@ def report(findings: Findings) -> str:
     spaces = programs.namespace(theirs), programs.namespace(ours)
     lines = [f"{findings.unexplained} of {findings.calls} calls differ in a way that is neither explained nor known"]
     for key, found in list(findings.clusters.items())[:5]:
-        smallest = programs.shrink(found[0], *spaces)
+        smallest = programs.shrink(found[0], *spaces, cluster)
         lines += [f"{len(found)} times {key}:", *smallest.lines(), *map(str, programs.compare(smallest, *spaces)[:2])]
     return "\n".join(lines)
 
@@ -70,9 +70,9 @@ def test_a_difference_is_found_and_shrunk_to_what_it_needs():
     spaces[1]["setitem"] = lambda x, index, value: x  # a write that is lost
     names = ["setitem key"]
     made = (calls.program(random.Random(f"0-{i}"), ours.TensorDict, theirs.TensorDict, names) for i in range(100))
-    differing = [program for program in made if programs.compare(program, *spaces)]
+    differing = [program for program in made if cluster(program, programs.compare(program, *spaces))]
     assert differing
-    smallest = programs.shrink(differing[0], *spaces)
+    smallest = programs.shrink(differing[0], *spaces, cluster)
     assert programs.compare(smallest, *spaces) and len(str(smallest.lines())) <= len(str(differing[0].lines()))
 
 

@@ -23,13 +23,13 @@ class Arguments:
         self.x = x
         self.operands: dict[str, Node] = {}
         self.paths = list(structures.paths(x))
-        self.junk = False
+        self.junk: list[tuple[str, str]] = []
 
     def value(self, method: str, name: str) -> str | None:
         """The source of an argument; ``None`` where no good value is known."""
         if self.rng.random() < 0.04:
-            self.junk = True
-            return self.rng.choice(JUNK)
+            self.junk.append((name, self.rng.choice(JUNK)))
+            return self.junk[-1][1]
         maker: Callable[[], str] | None = getattr(self, f"{method}__{name}", None) or getattr(self, f"p_{name}", None)
         return None if maker is None else maker()
 

@@ -85,12 +85,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Program:
-    """A container ``x``, operands, and a call."""
+    """A container ``x``, operands, and a call; ``junk`` are the parameters that got a value of any type."""
 
     x: Node
     call: Call
     operands: dict[str, Node] = field(default_factory=dict)
-    junk: bool = False
+    junk: tuple[tuple[str, str], ...] = ()
 
     def lines(self) -> list[str]:
         """The statements of the program."""
@@ -213,7 +213,7 @@ def program(rng: random.Random, ours: Any, theirs: Any, names: list[str]) -> Pro
     x = structures.container(rng)
     arguments = Arguments(rng, x)
     call = _call(rng.choice(names), arguments, ours, theirs)
-    return Program(x, call, arguments.operands, arguments.junk)
+    return Program(x, call, arguments.operands, tuple(arguments.junk))
 
 
 def _call(name: str, make: Arguments, ours: Any, theirs: Any) -> Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -204,24 +205,24 @@ def _smaller(program: Program) -> Iterator[Program]:
                 yield replace(program, call=replace(program.call, arguments=arguments[:i] + arguments[i + 1 :]))
 
 
-def shrink(program: Program, theirs: dict[str, Any], ours: dict[str, Any]) -> Program:
-    """A smaller program whose first difference is of the same kind."""
-    found = compare(program, theirs, ours)
-    kind = found[0].kind if found else ""
-    smaller = True
+def shrink(program: Program, theirs: dict[str, Any], ours: dict[str, Any], cluster: Any) -> Program:
+    """A smaller program in the same cluster; one without a cluster is returned unchanged."""
+    kind = cluster(program, compare(program, theirs, ours))
+    smaller = kind is not None
     while smaller:
         smaller = False
         for candidate in _smaller(program):
             try:
-                now = compare(candidate, theirs, ours)
+                now = cluster(candidate, compare(candidate, theirs, ours))
             except Exception:
                 continue
-            if now and now[0].kind == kind and now[0].place.split(".")[0] == found[0].place.split(".")[0]:
+            if now == kind:
                 program, smaller = candidate, True
                 break
     return program
 
 
+@functools.cache
 def libraries() -> tuple[SimpleNamespace, SimpleNamespace]:
     """The reference, and these packages."""
     import tensordict as reference

@@ -2,57 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
-from fuzzing import structures
+from fuzzing import programs, structures
 from fuzzing.calls import Program
+from fuzzing.observed import OBSERVED
 from fuzzing.outcomes import Difference
+from fuzzing.predicates import (
+    Rule,
+    both_refuse,
+    has,
+    is_kind,
+    junk_is_refused,
+    names_the_argument,
+    spaces,
+    tensors,
+    works,
+)
 
 __all__ = ["RULES", "Rule", "explain"]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A difference that a row explains: the start of the row's first cell, and what the difference looks like."""
-
-    row: str
-    matches: Callable[[Program, Difference], bool]
-
-
-def _has(program: Program, kind: str) -> bool:
-    nodes = (program.x, *program.operands.values())
-    return any(kind in node.label.split("+") for node in nodes)
-
-
-def _works(difference: Difference, *starts: str) -> bool:
-    """Whether the reference raises an error with one of these starts, and ours gives a result."""
-    return difference.kind.endswith("> result") and difference.theirs.startswith(starts)
-
-
-def _both_refuse(difference: Difference) -> bool:
-    return difference.place == "call" and not difference.kind.startswith("result") and "> result" not in difference.kind
-
-
-def _kind(difference: Difference, theirs: str, ours: str) -> bool:
-    return difference.kind == "kind" and (difference.theirs, difference.ours) == (theirs, ours)
-
-
-def _tensors(node: Any) -> int:
-    """The number of tensors in a container."""
-    if isinstance(node, structures.Node):
-        return sum(map(_tensors, (*node.entries.values(), *node.elements)))
-    return int(isinstance(node, structures.Tensor))
-
-
 def _checks_what_is_empty(program: Program, difference: Difference) -> bool:
-    """Whether the reference lets a call pass, or gives ``None``, because there is no tensor that it could meet."""
-    if _tensors(program.x):
+    """Whether the reference lets a call pass, or gives ``None``, because there is no tensor that it could meet.
+
+    That is so where both libraries agree about the same call with a tensor in each node without entries.
+    """
+    nothing = difference.kind == "kind" and difference.place == "result" and difference.theirs == "None"
+    refused = difference.kind.startswith("result > ") and "Leaf(" not in difference.theirs
+    if not (nothing or refused):
         return False
-    if difference.kind == "kind" and difference.place == "result" and difference.theirs == "None":
-        return True
-    return difference.kind.startswith("result > ") and "Leaf(" not in difference.theirs
+    operands = {name: structures.filled(node) for name, node in program.operands.items()}
+    full = replace(program, x=structures.filled(program.x), operands=operands)
+    if full == program:
+        return False
+    theirs, ours = spaces()
+    found = programs.compare(full, theirs, ours)
+    if refused and programs.run(full, theirs).error is None:
+        return False
+    return not found or explain(full, found) is not None
 
 
 CLASS = frozenset(("class",))
@@ -77,15 +65,15 @@ NOT_COMPARED = (
 )
 
 RULES = (
-    Rule("an argument of a wrong type", lambda p, d: p.junk and _both_refuse(d)),
+    Rule("an argument of a wrong type", lambda p, d: bool(p.junk) and both_refuse(d) and names_the_argument(p, d)),
     Rule(
         "`params.mul_(2)` and other in-place operations",
-        lambda p, d: _has(p, "params") and _works(d, "RuntimeError: a leaf Variable"),
+        lambda p, d: has(p, "params") and works(d, "RuntimeError: a leaf Variable"),
     ),
-    Rule('`params["nested"]` of a `TensorDictParams`', lambda p, d: _kind(d, "TensorDict", "TensorDictParams")),
+    Rule('`params["nested"]` of a `TensorDictParams`', lambda p, d: is_kind(d, "TensorDict", "TensorDictParams")),
     Rule(
         "operations that torch has for tensors",
-        lambda p, d: _works(
+        lambda p, d: works(
             d,
             "TypeError: Multiple dispatch",
             "TypeError: unsupported operand",
@@ -110,7 +98,7 @@ RULES = (
     Rule(
         "operations that torch has for tensors",
         lambda p, d: (
-            _both_refuse(d)
+            both_refuse(d)
             and d.theirs.startswith(
                 (
                     "TypeError: Multiple dispatch",
@@ -126,23 +114,23 @@ RULES = (
     ),
     Rule(
         "operations of a lazy stack whose elements differ",
-        lambda p, d: _works(d, "RuntimeError: Failed to stack", "RuntimeError: the method") and "lazy" in p.x.label,
+        lambda p, d: works(d, "RuntimeError: Failed to stack", "RuntimeError: the method") and "lazy" in p.x.label,
     ),
     Rule(
         "`td.sum()` where an entry is a `NonTensorStack`",
-        lambda p, d: _works(d, "RuntimeError: ") and "regular TensorDict" in d.theirs,
+        lambda p, d: works(d, "RuntimeError: ") and "regular TensorDict" in d.theirs,
     ),
     Rule(
         "methods of a tensorclass that return other keys",
-        lambda p, d: _has(p, "class") and _works(d, "ValueError: Keys from"),
+        lambda p, d: has(p, "class") and works(d, "ValueError: Keys from"),
     ),
     Rule(
         '`tc["field"]`',
         lambda p, d: (
-            _has(p, "class") and d.theirs.startswith(("ValueError: Invalid indexing", "AttributeError: __delitem__"))
+            has(p, "class") and d.theirs.startswith(("ValueError: Invalid indexing", "AttributeError: __delitem__"))
         ),
     ),
-    Rule('`tc["field"]`', lambda p, d: _has(p, "class") and p.call.name == "contains td"),
+    Rule('`tc["field"]`', lambda p, d: has(p, "class") and p.call.name == "contains td"),
     Rule("`td.atleast_3d()`", lambda p, d: p.call.name == "atleast_3d"),
     Rule("`repr(td)`", lambda p, d: p.call.name == "repr"),
     Rule("`LazyStackedTensorDict.from_dict", lambda p, d: d.theirs == "KeyError: '0'"),
@@ -158,8 +146,8 @@ RULES = (
             p.call.name in PARTS
             and ("lazy" in p.x.label)
             and (
-                _kind(d, "LazyStackedTensorDict", "TensorDict")
-                or _kind(d, "TensorDict", "LazyStackedTensorDict")
+                is_kind(d, "LazyStackedTensorDict", "TensorDict")
+                or is_kind(d, "TensorDict", "LazyStackedTensorDict")
                 or d.kind == "keys"
                 or d.place.endswith("stack_dim")
             )
@@ -184,19 +172,19 @@ RULES = (
     ),
     Rule(
         "a `TensorDictParams` of tensorclasses",
-        lambda p, d: _has(p, "params") and "whose entries cannot be parameters" in d.ours,
+        lambda p, d: has(p, "params") and "whose entries cannot be parameters" in d.ours,
     ),
     Rule(
         "`TensorDictParams(stack)` of a lazy stack",
-        lambda p, d: _has(p, "params") and "Using a LazyStackedTensorDict within a TensorDictParams" in d.theirs,
+        lambda p, d: has(p, "params") and "Using a LazyStackedTensorDict within a TensorDictParams" in d.theirs,
     ),
     Rule(
         '`params["nested"]` of a `TensorDictParams`',
-        lambda p, d: d.place.startswith("construct.x") and d.kind in ("kind", "grad") and _has(p, "params"),
+        lambda p, d: d.place.startswith("construct.x") and d.kind in ("kind", "grad") and has(p, "params"),
     ),
     Rule(
         "`params.mul_(2)` and other in-place operations",
-        lambda p, d: _has(p, "params") and _both_refuse(d) and d.theirs.startswith("RuntimeError: a leaf Variable"),
+        lambda p, d: has(p, "params") and both_refuse(d) and d.theirs.startswith("RuntimeError: a leaf Variable"),
     ),
     Rule(
         "the order of `list(td.keys(True))`",
@@ -208,11 +196,11 @@ RULES = (
     ),
     Rule(
         "keys that are no fields of a tensorclass",
-        lambda p, d: _has(p, "class") and d.kind == "result > UnknownFieldError",
+        lambda p, d: has(p, "class") and d.kind == "result > UnknownFieldError",
     ),
     Rule(
         "`Point.from_dict_instance` and other constructors",
-        lambda p, d: _has(p, "class") and _both_refuse(d) and p.call.name.startswith("from_"),
+        lambda p, d: has(p, "class") and both_refuse(d) and p.call.name.startswith("from_"),
     ),
     Rule("invalid arguments of an operation of a tensordict without tensors", _checks_what_is_empty),
     Rule(
@@ -240,10 +228,19 @@ RULES = (
         "`td.view([3], size=[1, 3])`",
         lambda p, d: p.call.name in ("view", "reshape", "unsqueeze", "permute") and "once" in d.ours,
     ),
-    Rule("`td.mod(tensor)`", lambda p, d: p.call.name in ("mod", "operator %", "mod_")),
-    Rule("`tc.to_namedtuple()`", lambda p, d: p.call.name == "to_namedtuple" and _has(p, "class")),
-    Rule("`tc.non_tensor_items()`", lambda p, d: p.call.name == "non_tensor_items" and _has(p, "class")),
-    Rule('`tc.pop("label")`', lambda p, d: p.call.name in ("pop", "popitem") and _has(p, "class")),
+    Rule(
+        "`td.mod(tensor)`",
+        lambda p, d: p.call.name in ("mod", "operator %", "mod_") and p.call.arguments[0][1].startswith("t("),
+    ),
+    Rule("`tc.to_namedtuple()`", lambda p, d: p.call.name == "to_namedtuple" and has(p, "class") and d.kind == "value"),
+    Rule(
+        "`tc.non_tensor_items()`",
+        lambda p, d: p.call.name == "non_tensor_items" and has(p, "class") and d.kind == "length",
+    ),
+    Rule(
+        '`tc.pop("label")`',
+        lambda p, d: p.call.name in ("pop", "popitem") and d.kind == "kind" and d.theirs.startswith("NonTensor"),
+    ),
     Rule('`td.get_at("a", idx=0)`', lambda p, d: d.theirs == "TypeError: index argument missing from get_at"),
     Rule(
         "`td.grad` of tensors without gradients",
@@ -251,7 +248,7 @@ RULES = (
     ),
     Rule(
         "operations that torch has for tensors",
-        lambda p, d: _works(d, "TypeError: _unbind()", "TypeError: view() received", "TypeError: clamp() received"),
+        lambda p, d: works(d, "TypeError: _unbind()", "TypeError: view() received", "TypeError: clamp() received"),
     ),
     Rule(
         "`default=` of an operation whose operand is a tensor",
@@ -259,7 +256,7 @@ RULES = (
     ),
     Rule(
         "the locks of results of `pow",
-        lambda p, d: d.kind == "locked" and ("default=" in str(p.call) or not _tensors(p.x)),
+        lambda p, d: d.kind == "locked" and ("default=" in str(p.call) or not tensors(p.x)),
     ),
     Rule(
         "nested tensordicts without entries",
@@ -295,12 +292,12 @@ RULES = (
     ),
     Rule(
         "the batch size of a lazy stack that is set",
-        lambda p, d: p.call.name == "setattr batch_size" and _works(d, "RuntimeError: Received a new"),
+        lambda p, d: p.call.name == "setattr batch_size" and works(d, "RuntimeError: Received a new"),
     ),
-    Rule("`lazy.to(batch_size=...)`", lambda p, d: _works(d, "TypeError: Cannot pass batch-size")),
+    Rule("`lazy.to(batch_size=...)`", lambda p, d: works(d, "TypeError: Cannot pass batch-size")),
     Rule(
         "`torch.vmap` over the stack dim of a lazy stack",
-        lambda p, d: p.call.name == "vmap" and "lazy" in p.x.label,
+        lambda p, d: p.call.name == "vmap" and "lazy" in p.x.label and d.kind in ("batch", "shape", "kind", "keys"),
     ),
     Rule(
         "`tensor < lazy` of an operand of more dimensions",
@@ -313,7 +310,7 @@ RULES = (
     Rule(
         "identity operations of a `TensorDictParams`",
         lambda p, d: (
-            _has(p, "params")
+            has(p, "params")
             and d.kind == "kind"
             and (d.theirs, d.ours) in (("Parameter", "Tensor"), ("Tensor", "Parameter"))
         ),
@@ -321,10 +318,7 @@ RULES = (
     Rule(
         "operations of a `TensorDictParams` without tensors",
         lambda p, d: (
-            _has(p, "params")
-            and not _tensors(p.x)
-            and d.kind in ("kind", "locked")
-            and "TensorDict" in d.theirs + d.ours
+            has(p, "params") and not tensors(p.x) and d.kind in ("kind", "locked") and "TensorDict" in d.theirs + d.ours
         ),
     ),
     Rule(
@@ -332,12 +326,15 @@ RULES = (
         lambda p, d: p.call.name == "contains" and "lazy" in p.x.label and d.theirs == "True",
     ),
     Rule(
-        "an argument of a wrong type",
-        lambda p, d: _works(
-            d,
-            "TypeError: 'list' object is not callable",
-            "TypeError: 'tuple' object is not callable",
-            "TypeError: 'object' object is not callable",
+        "`is_leaf=` that is not called",
+        lambda p, d: (
+            "is_leaf=" in str(p.call)
+            and works(
+                d,
+                "TypeError: 'list' object is not callable",
+                "TypeError: 'tuple' object is not callable",
+                "TypeError: 'object' object is not callable",
+            )
         ),
     ),
     Rule(
@@ -354,7 +351,7 @@ RULES = (
     ),
     Rule(
         "in-place and ternary operations of a tensordict with more keys",
-        lambda p, d: p.call.name in ALL_KEYS and d.kind.endswith("> KeyError") and _both_refuse(d),
+        lambda p, d: p.call.name in ALL_KEYS and d.kind.endswith("> KeyError") and both_refuse(d),
     ),
     Rule("`td.flatten()` without batch dimensions", lambda p, d: p.call.name == "flatten" and not p.x.batch),
     Rule(
@@ -370,16 +367,13 @@ RULES = (
     ),
     Rule(
         "which tensorclass operations return the instance",
-        lambda p, d: d.place == "is x" and _has(p, "class") and p.call.name != "iter",
+        lambda p, d: d.place == "is x" and has(p, "class") and p.call.name != "iter",
     ),
     Rule(
         "`td.rot90(k=0)` and other rotations",
         lambda p, d: d.place == "is x" and p.call.name == "rot90",
     ),
-    Rule(
-        "an argument of a wrong type",
-        lambda p, d: p.junk and d.kind.startswith("result > ") and "NotAnIndex" not in d.kind,
-    ),
+    Rule("an argument that the reference does not look at", junk_is_refused),
     Rule(
         "`LazyStackedTensorDict.from_list(..., batch_size=",
         lambda p, d: p.call.name == "from_list" and "batch_size=" in str(p.call) and "lazy" in p.x.label,
@@ -391,7 +385,7 @@ RULES = (
     Rule(
         "a wrong argument that meets an error inside the reference first",
         lambda p, d: (
-            _both_refuse(d)
+            both_refuse(d)
             and d.theirs.startswith(
                 (
                     "AttributeError: 'Tensor' object has no attribute",
@@ -433,7 +427,7 @@ RULES = (
         "`td.prod(dim=(0, 1))`",
         lambda p, d: p.call.name in ("amax", "amin", "prod") and d.kind in ("batch", "shape", "values", "names"),
     ),
-    Rule("a mask with more dimensions", lambda p, d: _works(d, "RuntimeError: expand_as_right")),
+    Rule("a mask with more dimensions", lambda p, d: works(d, "RuntimeError: expand_as_right")),
     Rule(
         "`td.copy_at_(source, index)`",
         lambda p, d: p.call.name == "copy_at_" and d.theirs.startswith("RuntimeError: copy_at_("),
@@ -466,15 +460,14 @@ RULES = (
     ),
     Rule(
         "`merge_tensordicts` of lazy stacks",
-        lambda p, d: (
-            p.call.name == "merge_tensordicts" and "lazy" in p.x.label and _works(d, "RuntimeError: batch dim")
-        ),
+        lambda p, d: p.call.name == "merge_tensordicts" and "lazy" in p.x.label and works(d, "RuntimeError: batch dim"),
     ),
     Rule(
         "`td.auto_batch_size_(2)` of a lazy stack",
-        lambda p, d: p.call.name == "auto_batch_size_" and _works(d, "RuntimeError: Received a new"),
+        lambda p, d: p.call.name == "auto_batch_size_" and works(d, "RuntimeError: Received a new"),
     ),
     Rule("`stack.auto_batch_size_()`", lambda p, d: p.call.name == "auto_batch_size_" and "ragged" in p.x.label),
+    *OBSERVED,
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from fuzzing import calls, programs, rules
 from fuzzing.outcomes import Difference
 
-__all__ = ["Cluster", "Findings", "open_clusters", "search"]
+__all__ = ["Cluster", "Findings", "cluster", "open_clusters", "search"]
 
 Cluster = tuple[str, str, str]
 """The call, the place (the result, the call itself, or a variable), and the kind of a difference."""
@@ -27,6 +27,7 @@ class Findings:
     calls: int = 0
     explained: Counter[str] = field(default_factory=Counter)
     known: Counter[Cluster] = field(default_factory=Counter)
+    examples: dict[str, list[calls.Program]] = field(default_factory=lambda: defaultdict(list))
     clusters: dict[Cluster, list[calls.Program]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -35,9 +36,11 @@ class Findings:
         return sum(map(len, self.clusters.values()))
 
 
-def cluster(program: calls.Program, found: list[Difference]) -> Cluster:
-    """The cluster of a program, by its first difference that no row explains."""
-    first = next(d for d in found if rules.explain(program, [d]) is None)
+def cluster(program: calls.Program, found: list[Difference]) -> Cluster | None:
+    """The cluster of a program, by its first difference that no row explains; ``None`` where rows explain all."""
+    first = next((d for d in found if rules.explain(program, [d]) is None), None)
+    if first is None:
+        return None
     place = first.place.split(".")[0].split("[")[0]
     return ("construct" if place in ("construct", "setup") else program.call.name), place, first.kind
 
@@ -54,8 +57,12 @@ def search(
     only: list[str] | None = None,
     kind: str = "",
     known: frozenset[Any] = frozenset(),
+    example: str = "",
 ) -> Findings:
-    """Run the programs of a seed with these numbers; the same seed and number make the same program."""
+    """Run the programs of a seed with these numbers; the same seed and number make the same program.
+
+    Programs that a row explains whose first cell starts with ``example`` are kept.
+    """
     theirs, ours = programs.libraries()
     spaces = programs.namespace(theirs), programs.namespace(ours)
     names = only or calls.call_names(ours.TensorDict, theirs.TensorDict)
@@ -66,11 +73,13 @@ def search(
             continue
         findings.calls += 1
         found = programs.compare(program, *spaces)
-        row = rules.explain(program, found) if found else None
-        if row:
-            findings.explained[row] += 1
-        elif found:
-            where = cluster(program, found)
+        where = cluster(program, found)
+        if found and where is None:
+            for row in {rules.explain(program, [difference]) or "" for difference in found}:
+                findings.explained[row] += 1
+                if example and row.startswith(example):
+                    findings.examples[row].append(program)
+        elif where:
             if where in known:
                 findings.known[where] += 1
             else:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Node", "Path", "Tensor", "Unbatched", "Value", "Values", "container", "like", "paths", "without"]
+__all__ = ["Node", "Path", "Tensor", "Unbatched", "Value", "Values", "container", "filled", "like", "paths", "without"]
 
 Path = tuple[str, ...]
 NAMES = ("a", "b", "c", "n", "m")
@@ -107,7 +107,7 @@ class Node:
         for entry in self.entries.values():
             if isinstance(entry, Node):
                 kinds.add("nested")
-                kinds |= {entry.kind} - {"dense"}
+                kinds |= set(entry.label.split("+")) - {"dense"}
             elif not isinstance(entry, Tensor):
                 kinds.add(type(entry).__name__)
         for element in self.elements:
@@ -154,6 +154,14 @@ def without(node: Node, path: Path) -> Node:
     elif isinstance(entries.get(first), Node):
         entries[first] = without(entries[first], tuple(rest))
     return replace(node, entries=entries, elements=tuple(without(element, path) for element in node.elements))
+
+
+def filled(node: Node) -> Node:
+    """The container with a tensor in each node that has neither a tensor nor a nested node."""
+    entries = {key: filled(entry) if isinstance(entry, Node) else entry for key, entry in node.entries.items()}
+    if node.kind != "lazy" and not any(isinstance(entry, Tensor | Node) for entry in entries.values()):
+        entries = entries | {"x" if node.kind == "class" else "t": Tensor(node.batch)}
+    return replace(node, entries=entries, elements=tuple(map(filled, node.elements)))
 
 
 def like(node: Any, step: int = 1, dtype: str | None = None) -> Any:
