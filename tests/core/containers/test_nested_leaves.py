@@ -58,3 +58,8 @@ def test_a_batch_size_of_minus_one_stands_for_a_size_that_differs():
         TensorDict({"n": leaf}, [2, 4])
     with pytest.raises(RuntimeError, match="does not start with the batch size"):
         TensorDict({"a": torch.ones(2, 3)}, [2, -1])
+
+
+def test_they_are_filled_with_zeros_in_place(td):
+    leaf = td["j"]
+    assert parts(td.zero_()["j"]) == [[0.0] * len(part) for part in PARTS] and td["j"] is leaf

@@ -274,7 +274,7 @@ class Pointwise(Node):
             leaf if type(leaf) is Tensor or not isinstance(leaf, torch.nn.Parameter) else leaf.data
             for leaf in self._leaves()
         ]
-        if leaves and may_fuse() and all(type(leaf) is Tensor for leaf in leaves):
+        if leaves and may_fuse() and all(type(leaf) is Tensor and not leaf.is_nested for leaf in leaves):
             torch._foreach_zero_(leaves)
         else:
             for leaf in leaves:
