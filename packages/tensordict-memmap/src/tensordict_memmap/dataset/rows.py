@@ -59,7 +59,7 @@ class Rows:
         if b'"ring":' in document and _is_ring(root):
             return read_folder(root, lambda folder: RingRows.read(folder, mode, allow_pickle))
         if b'"ragged":' not in document:
-            return load_memmap(root, mode=mode, allow_pickle=allow_pickle)
+            return load_memmap(root, mode=mode, allow_pickle=allow_pickle).lock_()
         return read_folder(root, lambda folder: cls._read(folder, mode, allow_pickle))
 
     @classmethod
@@ -69,7 +69,7 @@ class Rows:
         states = {} if committed is None else committed.ragged
         found = [leaf for leaf in leaves(parse(folder)) if leaf.file in states]
         if not found:
-            return load_memmap(folder.root, mode=mode, allow_pickle=allow_pickle)
+            return load_memmap(folder.root, mode=mode, allow_pickle=allow_pickle).lock_()
         selection = _Without([leaf.key for leaf in found])
         fixed = open_any(folder.root, LoadRequest(selection=selection, mode=mode, allow_pickle=allow_pickle)).lock_()
         # Rows are only appended, so the files hold at least as many as the tensordict, whatever was committed since.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tensordict_core import is_leaf_nontensor
-from tensordict_core.extension import Meta, annotate, annotation, on_exit
+from tensordict_core.extension import Meta, annotate, annotation
 from tensordict_memmap.loading.open import describe, open_any, open_packed
 from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
 from tensordict_memmap.remote.urls import is_remote, local_path
@@ -50,7 +50,10 @@ def load_memmap(
     cls: type[Any] | None = None,
     eager: bool | None = None,
 ) -> Any:
-    """Opens a save of any format as a locked tensordict that is mapped onto its files.
+    """Opens a save of any format as a tensordict that is mapped onto its files.
+
+    In-place writes reach the files. The result is not locked: an entry that is set or replaced is in memory only, and
+    ``make_memmap`` adds one to the folder.
 
     Args:
         prefix: a folder, or a folder inside one for a nested tensordict; a safetensors file, archive or consolidated
@@ -118,7 +121,6 @@ def load_memmap(
         False if allow_pickle is None else allow_pickle,
         verify,
         cls,
-        subpath is None and keys is None and rows is None and like is None and cls is None and not moved,
         parts=distributed_calls().wanted_parts(like) if has_distributed(like) else None,
         eager=False if has_distributed(like) else eager,
     )
@@ -133,8 +135,6 @@ def load_memmap(
         loaded = loaded.to(late, non_blocking=non_blocking)
     if out is not None:
         return out.update_(loaded)
-    if not (moved or isinstance(loaded, torch.Tensor)):
-        on_exit(loaded.lock_(), _stays_locked)
     return loaded
 
 
@@ -150,10 +150,6 @@ def _open(path: str | os.PathLike[str], request: LoadRequest) -> Any:
         except KeyError:
             pass
         raise
-
-
-def _stays_locked(td: Any) -> None:
-    """Ends a ``with`` block over a loaded tensordict, which stays locked."""
 
 
 load = load_memmap
@@ -247,12 +243,12 @@ def _strided(td: Any) -> list[Leaf]:
 
 
 def take_over(td: Any, fresh: Any) -> Any:
-    """Moves the entries of ``fresh`` to the nodes of ``td``, keeping nodes of the same type, and locks ``td``."""
-    old, new = plan(td), plan(fresh)
+    """Moves the entries of ``fresh`` to the nodes of ``td``, keeping nodes of the same type and the lock of ``td``."""
+    locked, old, new = td.is_locked, plan(td), plan(fresh)
     _refresh_node(old, new)
     for name in ("mappings", "mode"):
         annotate(td, name, annotation(fresh, name))
-    return td.lock_()
+    return td.lock_() if locked else td
 
 
 def _refresh_node(old: Node, new: Node) -> bool:

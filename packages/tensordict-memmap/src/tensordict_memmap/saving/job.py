@@ -111,7 +111,7 @@ class Writer(ABC):
 
     def fill(self) -> Any:
         """Replaces the entries of the saved tensordict by mapped ones, locks it and returns it."""
-        return take_over(self.data, self.mapped())
+        return take_over(self.data, self.mapped()).lock_()
 
     def paths(self) -> Iterable[str]:
         """Returns the paths of all files that are written to the folder."""
