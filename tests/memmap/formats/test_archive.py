@@ -75,7 +75,7 @@ def test_an_archive_comes_back_as_it_was(tmp_path, compression):
     assert td.save(tmp_path / "x.tdz", compression=compression) is td
     back = TensorDict.load(tmp_path / "x.tdz")
     same(td, back)
-    assert back.is_locked and back.saved_path == tmp_path / "x.tdz" and is_memmap_archive(tmp_path / "x.tdz")
+    assert not back.is_locked and back.saved_path == tmp_path / "x.tdz" and is_memmap_archive(tmp_path / "x.tdz")
     with zipfile.ZipFile(tmp_path / "x.tdz") as file:
         assert file.testzip() is None and file.namelist()[0] == "meta.json"
     assert os.listdir(tmp_path) == ["x.tdz"]

@@ -70,7 +70,7 @@ def test_a_file_of_another_format_may_have_the_ending(tmp_path, format):
 
 @pytest.mark.parametrize("size", [[], [2], [2, 3]])
 @pytest.mark.parametrize("below", ["plain", "deeper batch size", "named", "lazy"])
-def test_a_loaded_tensordict_is_locked_as_a_whole(tmp_path, size, below):
+def test_a_saved_tensordict_is_locked_as_a_whole(tmp_path, size, below):
     inner = TensorDict({"x": torch.ones(2, 3)}, size)
     made = {
         "plain": inner,
@@ -79,8 +79,10 @@ def test_a_loaded_tensordict_is_locked_as_a_whole(tmp_path, size, below):
         "lazy": lazy_stack([inner, inner], len(size)),
     }[below]
     source = TensorDict({"a": TensorDict({"b": made, "c": torch.zeros(2, 3)}, size)}, size)
-    source.memmap(tmp_path / "x.safetensors")
-    td = load_memmap(tmp_path / "x.safetensors")
+    td = source.memmap(tmp_path / "x.safetensors")
+    loaded = load_memmap(tmp_path / "x.safetensors")
+    assert not any(node.is_locked for node in [loaded, loaded["a"], loaded["a", "b"]])
+    assert (loaded == source).all() and loaded["a", "b"].names == made.names
     nodes = [td, td["a"], td["a", "b"]]
     assert all(node.is_locked for node in nodes) and td["a", "b"].batch_size == made.batch_size
     assert (td == source).all() and td["a", "b"].names == made.names

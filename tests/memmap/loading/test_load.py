@@ -47,7 +47,7 @@ def snapshot(root):
 
 def test_everything_comes_back_locked_and_mapped(saved):
     td = TensorDict.load_memmap(saved)
-    assert type(td) is TensorDict and td.is_locked and td.is_memmap()
+    assert type(td) is TensorDict and not td.is_locked and td.is_memmap()
     assert td.batch_size == (3,) and td.names == ["n"] and td["b"].names == ["n"]
     assert td["a"].tolist() == [[0, 1], [2, 3], [4, 5]] and td["b", "d", "e f"].sum() == 3
     assert isinstance(td["lazy"], LazyStackedTensorDict)

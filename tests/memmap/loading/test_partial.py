@@ -88,7 +88,7 @@ def test_what_patterns_name_loads_alone(saved, patterns, names):
     top = set(td.keys())
     found = set(td.exclude("lazy").keys(True, True)) | (top & {"name", "names"})
     found |= {("lazy", key) for key in set(td["lazy"].tensordicts[0].keys())} if "lazy" in top else set()
-    assert found == names and td.is_locked and td.batch_size == (6,)
+    assert found == names and not td.is_locked and td.batch_size == (6,)
     whole = content()
     for key in names - {"name", "names"} - {("lazy", "i")}:
         assert torch.equal(td[key], whole[key])
@@ -283,7 +283,7 @@ def test_rows_are_those_of_indexing(saved, rows):
     like = torch.arange(6)[list(rows)] if isinstance(rows, range) else None
     index = rows if not isinstance(rows, slice) or rows.step is None or rows.step > 0 else torch.arange(5, -1, -1)
     wanted = whole[like if like is not None else index if not isinstance(index, list) else torch.tensor(index).long()]
-    assert td.batch_size == wanted.batch_size and td.is_locked
+    assert td.batch_size == wanted.batch_size and not td.is_locked
     for key in ("label", ("encoder", "0", "weight"), ("decoder", "weight")):
         assert torch.equal(td[key], wanted[key])
     if isinstance(rows, int):
