@@ -18,7 +18,6 @@ from tensordict_memmap.engine import syscalls
 __all__ = [
     "BLOCK",
     "DIGITS",
-    "BlockHash",
     "Extent",
     "checksum_of",
     "digits_of_ranges",
@@ -117,21 +116,6 @@ def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str
         xxh3_64_hexdigest(xxh3_64_digest(span[(start := address - first) : start + nbytes])[::-1])
         for address, nbytes in zip(addresses, sizes, strict=True)
     ]
-
-
-class BlockHash:
-    """Hashes one block in parts."""
-
-    def __init__(self) -> None:
-        self._state = xxh3_64()
-
-    def add(self, address: int, nbytes: int) -> None:
-        """Adds the next bytes, at an address."""
-        self._state.update(syscalls.view(address, nbytes))
-
-    def value(self) -> int:
-        """Returns the hash."""
-        return self._state.intdigest()
 
 
 def read_checksum(text: str) -> int | None:

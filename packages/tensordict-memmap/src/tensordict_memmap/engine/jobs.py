@@ -17,9 +17,10 @@ from types import ModuleType
 
 import numpy as np
 import torch
+from xxhash import xxh3_64
 
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.checksums import BlockHash, Extent
+from tensordict_memmap.engine.checksums import Extent
 from tensordict_memmap.engine.scatter import scatter_jobs
 from tensordict_memmap.engine.segments import Segment, join_segments, whole_extent
 from tensordict_memmap.engine.sink import Sink
@@ -139,7 +140,7 @@ def _write_range(
     block in the file; bytes that are packed beyond that go with the next write.
     """
     width, staging, most = part.width, _staging(), STAGING_BYTES // 2
-    state = BlockHash() if extent is not None else None
+    state = xxh3_64() if extent is not None else None
     position, offset, packed = first, part.offset + first * width, 0
     while packed or position < last:
         wanted = most - offset % most
@@ -150,12 +151,12 @@ def _write_range(
             position = end
         nbytes = min(wanted, packed)
         if state is not None:
-            state.add(staging, nbytes)
+            state.update(syscalls.view(staging, nbytes))
         syscalls.write_at(file.fd, staging, nbytes, offset)
         offset, packed = offset + nbytes, packed - nbytes
         syscalls.copy(staging, staging + nbytes, packed)
     if extent is not None and state is not None:
-        extent.put(first * width, state.value())
+        extent.put(first * width, state.intdigest())
 
 
 def _write_rows(

@@ -12,7 +12,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from tensordict_memmap.engine.checksums import BlockHash, Extent, digits_of_ranges
+from xxhash import xxh3_64
+
+from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.checksums import Extent, digits_of_ranges
 from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Contiguous, Run, Scattered, Strided, ViaTorch
 from tensordict_memmap.engine.tuning import HASH_BYTES, JOB_BYTES, SMALL_RANGES_BYTES, are_ranges_small
@@ -170,7 +173,7 @@ class _Blocks:
     def __init__(self, blocks: Iterator[tuple[Extent, int, range, int]]) -> None:
         self._blocks = blocks
         self._block = next(blocks, None)
-        self._state = BlockHash()
+        self._state = xxh3_64()
         self._done = 0
 
     def hash_up_to(self, position: int) -> None:
@@ -179,9 +182,9 @@ class _Blocks:
             extent, start, place, address = self._block
             first, last = place.start + self._done, min(place.stop, position)
             if first < last:
-                self._state.add(address + self._done, last - first)
+                self._state.update(syscalls.view(address + self._done, last - first))
                 self._done += last - first
             if last < place.stop:
                 return
-            extent.put(start, self._state.value())
-            self._block, self._state, self._done = next(self._blocks, None), BlockHash(), 0
+            extent.put(start, self._state.intdigest())
+            self._block, self._state, self._done = next(self._blocks, None), xxh3_64(), 0

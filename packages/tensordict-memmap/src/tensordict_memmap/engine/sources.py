@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from tensordict_memmap.schema.dtypes import as_bits
+from tensordict_memmap.schema.dtypes import as_bits, reach
 
 Source = torch.Tensor | np.ndarray | bytes | memoryview
 
@@ -199,8 +199,7 @@ def check_memory(key: object, tensor: torch.Tensor) -> None:
             f"{key!r} is a {type(tensor).__name__}, which wraps other tensors and has no memory to write; convert it "
             "to a plain tensor first, a DTensor by full_tensor()"
         )
-    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
+    needed = (tensor.storage_offset() + reach(tensor.shape, tensor.stride())) * tensor.element_size()
     if not address or has < needed:
         raise ValueError(
             f"the memory of {key!r} was freed: its storage has {has} bytes where the tensor needs {needed}; gather or "

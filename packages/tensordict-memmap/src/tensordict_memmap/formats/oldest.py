@@ -6,13 +6,13 @@ These files are read with ``weights_only=True``, so no code in them runs. The la
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from tensordict_core import LazyStackedTensorDict
 from tensordict_memmap.formats.names import LEAF
+from tensordict_memmap.formats.parse_tree import Folder
 from tensordict_memmap.schema.dtypes import QUANTIZED, is_possible
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, show
 from tensordict_memmap.schema.plan import LAZY
@@ -20,19 +20,6 @@ from tensordict_memmap.schema.plan import LAZY
 __all__ = ["META_PT", "parse_oldest"]
 
 META_PT = "meta.pt"
-
-
-class Folder(Protocol):
-    """The part of a saved folder that the parser needs; paths are relative, with ``/`` between folders."""
-
-    def read(self, path: str) -> bytes | None:
-        """Returns the content of a regular file; None if it does not exist."""
-
-    def has(self, path: str) -> bool:
-        """Whether there is a file or folder at a path, not a symbolic link."""
-
-    def names(self, path: str) -> Iterable[str]:
-        """Returns the names of the files and folders in a folder."""
 
 
 def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:

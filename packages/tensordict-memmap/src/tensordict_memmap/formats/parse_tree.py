@@ -17,7 +17,7 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS, SHAPES, encode_key, is_escape
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.dtypes import dtype_from_name, is_possible
-from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, find_class, show
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, are_names, find_class, show
 from tensordict_memmap.schema.plan import LAZY
 
 __all__ = ["Folder", "damaged", "parse"]
@@ -34,6 +34,9 @@ class Folder(Protocol):
 
     def has(self, path: str) -> bool:
         """Whether a file or folder has that path."""
+
+    def names(self, path: str) -> list[str]:
+        """The names of the files and folders in a folder."""
 
     def numbered(self, path: str) -> list[int]:
         """The folders in a folder that are named by numbers, as sorted numbers."""
@@ -116,9 +119,7 @@ def _sizes(value: Any, key: Path, place: str) -> tuple[int, ...]:
 def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, only: Path) -> Dense:
     names = record.get("_names")
     size = _sizes(record["shape"], key, place)
-    if names is not None and not (
-        isinstance(names, list) and len(names) == len(size) and all(isinstance(name, str | None) for name in names)
-    ):
+    if names is not None and not are_names(names, size):
         raise damaged(key, place, f"gives the dimension names {names!r:.100}")
     owner = record.get("_owner")
     node = Dense(key, place, size, None if names is None else tuple(names))

@@ -64,19 +64,19 @@ def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or info.st_size < 8:
             raise _no_such_file(where, f"it has {info.st_size} bytes" if info.st_size < 8 else "it is no regular file")
-        length = int.from_bytes(_read(fd, info.st_size - 8, 8), "little")
+        length = int.from_bytes(syscalls.read_at(fd, 8, info.st_size - 8), "little")
         size = info.st_size - 8 - length
         if size < 0:
             raise _no_such_file(where, f"its description would have {length} bytes of {info.st_size}")
         try:
-            record = nontensor.loads(_read(fd, size, length))
+            record = nontensor.loads(syscalls.read_at(fd, length, size))
         except ValueError as error:
             raise _no_such_file(where, f"its description is no JSON ({error})") from None
         end = end_of_leaves(record)
         exact: Exact = {}
         if type(end) is int and 0 <= end < size:
             try:
-                exact = parse_extra(_read(fd, end, size - end))
+                exact = parse_extra(syscalls.read_at(fd, size - end, end))
             except (ValueError, KeyError, TypeError) as error:
                 raise _no_such_file(where, f"the exact forms of its values are damaged ({error})") from None
         mapping = Mapping(fd, where, size, mode="r+" if MODES[mode] else "r") if size else Mapping.nothing(where)
@@ -88,12 +88,3 @@ def _no_such_file(where: str, what: str) -> ValueError:
         f"{where} is no consolidated file: {what}, and such a file ends with a description and its length; save it "
         "again"
     )
-
-
-def _read(fd: int, offset: int, nbytes: int) -> bytes:
-    os.lseek(fd, offset, os.SEEK_SET)
-    parts = []
-    while nbytes and (part := os.read(fd, nbytes)):
-        parts.append(part)
-        nbytes -= len(part)
-    return b"".join(parts)

@@ -24,10 +24,10 @@ from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.formats.detect import SAFETENSORS, TREE
 from tensordict_memmap.formats.safetensors.delta import DELTA, DeltaRecord, DeltaTensor
 from tensordict_memmap.formats.safetensors.describe import describe
-from tensordict_memmap.formats.safetensors.header import header_length, load_header
+from tensordict_memmap.formats.safetensors.header import Header
 from tensordict_memmap.loading.detect import kind_of
 from tensordict_memmap.loading.request import LoadRequest
-from tensordict_memmap.loading.safetensors import Opened, chosen_part, open_file
+from tensordict_memmap.loading.safetensors import Opened, chosen_part, open_file, read_header
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import plan
@@ -258,17 +258,11 @@ def _open_packed(path: str) -> Base:
     return Base(path, checksum_of(start), tensors, checksums, record)
 
 
-def _read_header(path: str) -> tuple[bytes, Any, tuple[int, int]]:
+def _read_header(path: str) -> tuple[bytes, Header, tuple[int, int]]:
     """The bytes up to the end of the header of a file, the parsed header, and the identity of the file."""
     with Descriptor(os.open, path, os.O_RDONLY | syscalls.NO_WAIT | syscalls.BINARY) as file:
-        fd = file.fileno()
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise ValueError(f"{path} is not a regular file, and a safetensors file is one; give the file itself")
-        head = syscalls.read_at(fd, 8, 0)
-        length = header_length(head, info.st_size, path)
-        text = syscalls.read_at(fd, length, 8)
-    return head + text, load_header(text, info.st_size - 8 - length, path), (info.st_dev, info.st_ino)
+        info = os.fstat(file.fileno())
+        return *read_header(file.fileno(), path), (info.st_dev, info.st_ino)
 
 
 def _open_folder(path: str, open_tree: OpenTree) -> Base:

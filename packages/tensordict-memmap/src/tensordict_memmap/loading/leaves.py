@@ -21,6 +21,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import is_possible
+from tensordict_memmap.schema.nested import nested_of
 from tensordict_memmap.schema.node import Leaf, show
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
@@ -183,43 +184,30 @@ class LeafOpener:
             self._map_file(leaf, f"{self.root}/{leaf.file}", count * leaf.dtype.itemsize, (count,))
             shapes = torch.zeros((count, 0), dtype=torch.int64)
         rows: list[list[int]] = shapes.tolist()
-        numbers = [prod(row) for row in rows]
-        possible = all(is_possible(row, leaf.dtype) for row in rows) and is_possible([sum(numbers)], leaf.dtype)
+        total = sum(prod(row) for row in rows)
+        possible = all(is_possible(row, leaf.dtype) for row in rows) and is_possible([total], leaf.dtype)
         if any(n < 0 for row in rows for n in row) or not possible:
             raise ValueError(
                 f"the shapes of key {show(leaf.key)} in {leaf.shapes_file} are negative or too large; restore the file"
             )
         if self.empty:
-            device = self.device
-            if device is not None and device.type == "meta":
+            if self.device is not None and self.device.type == "meta":
                 check_on_meta(leaf.layout, leaf.key)
-            return _from_components([torch.empty(row, dtype=leaf.dtype, device=device) for row in rows], leaf)
-        total = sum(numbers)
-        path = f"{self.root}/{leaf.file}"
-        if total:
-            mapped: torch.Tensor = self._map_file(leaf, path, total * leaf.dtype.itemsize, (total,))
+            values = torch.empty(total, dtype=leaf.dtype, device=self.device)
         else:
-            mapped = MemoryMappedTensor.from_filename(path, leaf.dtype, (0,), mode=self.mode)
-        values = mapped.as_subclass(torch.Tensor)
-        if leaf.layout == "jagged":
-            if not rows:  # torch makes no jagged tensor of no components from a list
-                flat = values.view(0, *[0] * (dims - 1))
-                made = torch.nested.nested_tensor_from_jagged(flat, torch.zeros(1, dtype=torch.int64))
-                return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
-            if any(row[1:] != rows[0][1:] for row in rows):
-                return _from_components(list(torch.split(values, numbers)), leaf, rows)
-            offsets = torch.tensor([0, *(row[0] for row in rows)]).cumsum(0)
-            flat = values.view(-1, *rows[0][1:]) if total else values.view(int(offsets[-1]), *rows[0][1:])
-            made = torch.nested.nested_tensor_from_jagged(flat, offsets)
-            return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
-        if not count:
-            return torch.nested.nested_tensor([], dtype=leaf.dtype)
-        strides = torch.ones_like(shapes)
-        for dim in range(dims - 2, -1, -1):
-            strides[:, dim] = strides[:, dim + 1] * shapes[:, dim + 1]
-        starts = torch.tensor([0, *numbers]).cumsum(0)[:-1]
-        nested: torch.Tensor = torch._nested_view_from_buffer(values, shapes, strides, starts)
-        return nested
+            path = f"{self.root}/{leaf.file}"
+            if total:
+                mapped: torch.Tensor = self._map_file(leaf, path, total * leaf.dtype.itemsize, (total,))
+            else:
+                mapped = MemoryMappedTensor.from_filename(path, leaf.dtype, (0,), mode=self.mode)
+            values = mapped.as_subclass(torch.Tensor)
+        try:
+            return nested_of(values, rows, jagged=leaf.layout == "jagged", ragged=leaf.ragged, dims=dims)
+        except (RuntimeError, TypeError, AssertionError, IndexError) as error:
+            raise ValueError(
+                f"the components of key {show(leaf.key)} in {leaf.shapes_file} do not form a nested tensor ({error}); "
+                "restore the file"
+            ) from None
 
 
 def _reason(leaf: Leaf) -> str:
@@ -232,17 +220,3 @@ def _irregular(leaf: Leaf, path: str) -> ValueError:
     return ValueError(
         f"the file of key {show(leaf.key)}, {path}, is a link or not a regular file; replace it by the file itself"
     )
-
-
-def _from_components(parts: list[torch.Tensor], leaf: Leaf, rows: list[list[int]] | None = None) -> torch.Tensor:
-    if rows is not None:
-        parts = [part.view(row) for part, row in zip(parts, rows, strict=True)]
-    layout = torch.jagged if leaf.layout == "jagged" else torch.strided
-    try:
-        made: torch.Tensor = torch.nested.nested_tensor(parts, dtype=leaf.dtype, layout=layout)
-    except (RuntimeError, TypeError, AssertionError, IndexError) as error:
-        raise ValueError(
-            f"the components of key {show(leaf.key)} in {leaf.shapes_file} do not form a nested tensor ({error}); "
-            "restore the file"
-        ) from None
-    return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made

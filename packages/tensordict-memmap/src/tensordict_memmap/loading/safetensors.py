@@ -60,6 +60,7 @@ __all__ = [
     "load_packed",
     "open_file",
     "open_shards",
+    "read_header",
     "views",
 ]
 
@@ -210,33 +211,33 @@ def open_file(path: str, mode: str, verify: str) -> Opened:
     flags = syscalls.NO_WAIT | syscalls.BINARY
     with Descriptor(os.open, path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY)) as file:
         fd = file.fileno()
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
-        head = _read(fd, 8)
-        length = header_length(head, info.st_size, path)
-        data_size = info.st_size - 8 - length
-        text = _read(fd, length)
-        header = load_header(text, data_size, path)
+        start, header = read_header(fd, path)
         if verify == "full":
-            verify_packed(fd, header, head + text, path)
+            verify_packed(fd, header, start, path)
         if MODES[mode] and CHECKSUMS in header.metadata:
-            drop_packed_checksums(fd, header.metadata, head + text)
+            drop_packed_checksums(fd, header.metadata, start)
+        data_size = os.fstat(fd).st_size - len(start)
+        place = os.path.abspath(path)
         if data_size:
-            mapping = FileMapping(
-                fd, os.path.abspath(path), data_size, offset=8 + length, mode="r+" if MODES[mode] else "r"
-            )
+            mapping = FileMapping(fd, place, data_size, offset=len(start), mode="r+" if MODES[mode] else "r")
         else:
-            mapping = FileMapping.nothing(os.path.abspath(path))
+            mapping = FileMapping.nothing(place)
     return views(mapping, header), header.metadata, mapping
 
 
-def _read(fd: int, nbytes: int) -> bytes:
-    parts = []
-    while nbytes and (part := os.read(fd, nbytes)):
-        parts.append(part)
-        nbytes -= len(part)
-    return b"".join(parts)
+def read_header(fd: int, path: str) -> tuple[bytes, Header]:
+    """Reads the start of an open safetensors file, up to the end of its header, and parses the header.
+
+    Raises:
+        ValueError: It is no regular file, or its header is damaged.
+    """
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
+    head = syscalls.read_at(fd, 8, 0)
+    length = header_length(head, info.st_size, path)
+    text = syscalls.read_at(fd, length, 8)
+    return head + text, load_header(text, info.st_size - 8 - length, path)
 
 
 _MOST_DIMS = 32

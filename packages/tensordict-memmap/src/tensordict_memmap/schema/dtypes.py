@@ -65,6 +65,21 @@ def is_possible(shape: Sequence[int], dtype: torch.dtype) -> bool:
     return (prod(shape) or prod(max(n, 1) for n in shape)) * dtype.itemsize < 1 << 62
 
 
+def reach(shape: Sequence[int], strides: Sequence[int] | None = None) -> int:
+    """Returns the number of elements of memory from the first element of a tensor to its last.
+
+    Args:
+        shape: the shape.
+        strides: the strides in elements; contiguous if None.
+
+    >>> reach((2, 3)), reach((2, 3), (10, 1)), reach((0, 3), (10, 1))
+    (6, 13, 0)
+    """
+    if strides is None or 0 in shape:
+        return prod(shape)
+    return sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + 1
+
+
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the values of a tensor as a contiguous tensor of bytes; copies only if they are not contiguous.
 

@@ -28,6 +28,7 @@ __all__ = [
     "Path",
     "Stacked",
     "Value",
+    "are_names",
     "candidate_names",
     "find_class",
     "leaves",
@@ -216,6 +217,15 @@ def leaves(node: Node) -> Iterator[Leaf]:
             for entry in one.entries.values():
                 if isinstance(entry, Leaf):
                     yield entry
+
+
+def are_names(found: Any, size: Sequence[int]) -> bool:
+    """Whether a value of a file holds the names of the batch dimensions of a node.
+
+    >>> are_names(["time", None], (3, 4)), are_names(["time"], (3, 4))
+    (True, False)
+    """
+    return isinstance(found, list) and len(found) == len(size) and all(isinstance(name, str | None) for name in found)
 
 
 def outer_size(entry: Entry, dims: int) -> tuple[int, ...]:

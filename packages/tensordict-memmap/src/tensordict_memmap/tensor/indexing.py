@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.tuning import READ_AHEAD_MIN, is_cold
-from tensordict_memmap.schema.dtypes import as_bits
+from tensordict_memmap.schema.dtypes import as_bits, reach
 
 
 def gather_rows(
@@ -136,8 +136,8 @@ def _read_ahead(tensor: torch.Tensor, rows: torch.Tensor) -> None:
 
 def _apart(dense: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Returns a dense tensor, copied if it overlaps the memory of the target."""
-    reach = sum((size - 1) * step for size, step in zip(target.shape, target.stride(), strict=True)) + 1
-    start, end = target.data_ptr(), target.data_ptr() + reach * target.element_size()
+    start = target.data_ptr()
+    end = start + reach(target.shape, target.stride()) * target.element_size()
     return dense.clone() if dense.data_ptr() < end and start < dense.data_ptr() + dense.nbytes else dense
 
 

@@ -22,7 +22,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, ROW_COPY_MIN
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.schema.dtypes import QUANTIZED, check_dtype
+from tensordict_memmap.schema.dtypes import QUANTIZED, check_dtype, reach
 from tensordict_memmap.storage.staging import refuse_special, replacing
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.constructors import Filled, check_device
@@ -188,7 +188,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         index: Any = None,
     ) -> Self:
         """Makes a tensor over a mapping, from a byte offset on."""
-        count = _reach(shape, stride)
+        count = reach(shape, stride)
         if dtype in QUANTIZED:
             check_dtype(dtype)
         if count == 0:
@@ -266,7 +266,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         >>> x[1].tolist()
         [0.0, 5.0, 0.0]
         """
-        needed = offset + _reach(shape, stride) * dtype.itemsize
+        needed = offset + reach(shape, stride) * dtype.itemsize
         if offset < 0 or needed > handler.nbytes:
             raise ValueError(
                 f"the tensor ends at byte {needed} of a mapping of {handler.nbytes} bytes; pass a smaller shape"
@@ -488,10 +488,3 @@ def _reduce_between_processes(tensor: MemoryMappedTensor) -> Any:
 
 ForkingPickler.register(MemoryMappedTensor, _reduce_between_processes)
 register_writer(MemoryMappedTensor, write_leaves)
-
-
-def _reach(shape: Sequence[int], stride: Sequence[int] | None) -> int:
-    """Returns the number of elements of memory from the first element of a tensor to its last."""
-    if stride is None or 0 in shape:
-        return prod(shape)
-    return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.schema.dtypes import as_bytes
+from tensordict_memmap.schema.dtypes import as_bytes, reach
 from tensordict_memmap.tensor.mapping import Mapping
 
 _Place = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
@@ -91,9 +91,8 @@ def _from_file(
 ) -> torch.Tensor:
     _check_identity(filename, identity)
     offset, dtype, shape, stride = place
-    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
     try:
-        mapping = Mapping.open(filename, reach * dtype.itemsize, offset=offset, mode=mode)
+        mapping = Mapping.open(filename, reach(shape, stride) * dtype.itemsize, offset=offset, mode=mode)
     except (OSError, ValueError):
         _check_identity(filename, identity)
         raise

@@ -22,6 +22,7 @@ from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, JOB_BYTES, THREADED_COPY_MIN, is_unfilled
+from tensordict_memmap.schema.dtypes import reach
 from tensordict_memmap.tensor.mapping import Mapping
 
 __all__ = ["copy_into", "write_leaves"]
@@ -161,14 +162,10 @@ def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
             return False
     if len(places) == len(leaves):
         return True
-    spans = sorted((leaf.data_ptr(), leaf.data_ptr() + _span(leaf)) for leaf in leaves)
+    spans = sorted(
+        (leaf.data_ptr(), leaf.data_ptr() + reach(leaf.shape, leaf.stride()) * leaf.element_size()) for leaf in leaves
+    )
     return all(one[1] <= other[0] for one, other in pairwise(spans))
-
-
-def _span(tensor: torch.Tensor) -> int:
-    """Returns the number of bytes from the first element of a nonempty tensor to its last."""
-    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (steps + 1) * tensor.element_size()
 
 
 def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:

@@ -21,6 +21,7 @@ from tensordict_memmap.formats.safetensors.describe import VERSION
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import dtype_from_name
+from tensordict_memmap.schema.nested import nested_of
 from tensordict_memmap.schema.node import (
     STACKED,
     WRAPPED,
@@ -31,6 +32,7 @@ from tensordict_memmap.schema.node import (
     Parts,
     Path,
     Value,
+    are_names,
     find_class,
     nodes,
     outer_size,
@@ -120,9 +122,7 @@ class _Parser:
     def node(self, record: dict[str, Any], key: Path) -> Dense | Parts:
         size = self.size(record.get("batch_size"), key)
         names = record.get("names")
-        if names is not None and not (
-            isinstance(names, list) and len(names) == len(size) and all(isinstance(name, str | None) for name in names)
-        ):
+        if names is not None and not are_names(names, size):
             raise self.damaged(key, f"the dimension names {names!r:.100}")
         parts, dim = record.get("parts"), record.get("stack_dim")
         if dim is not None and (type(dim) is not int or not 0 <= dim < len(size)):
@@ -321,23 +321,14 @@ class _Binder:
         if not shapes.size(1) and shapes.size(0) != flat.numel():  # any number of rows takes no bytes
             raise self.damaged(leaf.key, f"{shapes.size(0)} components without sizes for {flat.numel()} elements")
         rows = shapes.tolist()
-        counts = [prod(row) for row in rows]
-        if any(n < 0 for row in rows for n in row) or sum(counts) != flat.numel():
+        if any(n < 0 for row in rows for n in row) or sum(prod(row) for row in rows) != flat.numel():
             raise self.damaged(leaf.key, f"shapes of components that do not fit its {flat.numel()} elements")
         jagged = leaf.layout == "jagged"
         if self.device is not None and self.device.type == "meta":
             check_on_meta("jagged" if jagged else "strided", leaf.key)
             flat = flat.to("meta")
         try:
-            parts = [part.view(row) for part, row in zip(torch.split(flat, counts), rows, strict=True)] if rows else []
-            made: torch.Tensor
-            if jagged and rows and not flat.is_meta and all(row[1:] == rows[0][1:] for row in rows):
-                offsets = torch.tensor([0, *(row[0] for row in rows)], device=flat.device).cumsum(0)
-                made = torch.nested.nested_tensor_from_jagged(flat.view(int(offsets[-1]), *rows[0][1:]), offsets)
-            else:
-                layout = torch.jagged if jagged else torch.strided
-                made = torch.nested.nested_tensor(parts, dtype=flat.dtype, device=flat.device, layout=layout)
-            return made.transpose(1, leaf.ragged) if leaf.ragged != 1 else made
+            return nested_of(flat.view(-1), rows, jagged=jagged, ragged=leaf.ragged)
         except (RuntimeError, IndexError, AssertionError, TypeError, OverflowError) as error:
             raise self.damaged(leaf.key, f"shapes of components that make no nested tensor ({error})") from None
 

@@ -1,0 +1,49 @@
+"""Nested tensors from their stored parts: the values of all components in one row, and the shape of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+
+__all__ = ["nested_of"]
+
+
+def nested_of(
+    values: torch.Tensor, rows: Sequence[Sequence[int]], *, jagged: bool, ragged: int = 1, dims: int = 0
+) -> torch.Tensor:
+    """Returns a nested tensor, a view of its values where torch has one.
+
+    Args:
+        values: the values of the components, one after the other, in one dimension.
+        rows: the shape of each component.
+        jagged: whether its layout is ``torch.jagged``; otherwise it is ``torch.strided``.
+        ragged: the dimension of a jagged tensor that differs between components; it is stored as the first one.
+        dims: the number of dimensions of the components of a jagged tensor that has none.
+
+    Raises:
+        RuntimeError, IndexError, TypeError, AssertionError: The shapes make no nested tensor, or do not fit the values.
+
+    >>> [part.tolist() for part in nested_of(torch.arange(3), [[1], [2]], jagged=True).unbind()]
+    [[0], [1, 2]]
+    """
+    counts = [prod(row) for row in rows]
+    has_bytes = type(values) is torch.Tensor and not values.is_meta  # fake tensors have none either
+    made: torch.Tensor
+    if jagged and not rows and dims:  # torch makes no such tensor from a list
+        flat = values.view(0, *[0] * (dims - 1))
+        made = torch.nested.nested_tensor_from_jagged(flat, torch.zeros(1, dtype=torch.int64))
+    elif jagged and rows and has_bytes and all(row[1:] == rows[0][1:] for row in rows):
+        offsets = torch.tensor([0, *(row[0] for row in rows)], device=values.device).cumsum(0)
+        made = torch.nested.nested_tensor_from_jagged(values.view(int(offsets[-1]), *rows[0][1:]), offsets)
+    elif not jagged and rows and has_bytes:
+        strides = [[prod(row[dim + 1 :]) for dim in range(len(row))] for row in rows]
+        starts = torch.tensor([0, *counts[:-1]]).cumsum(0)
+        sizes = torch.tensor(rows, dtype=torch.int64), torch.tensor(strides, dtype=torch.int64)
+        made = torch._nested_view_from_buffer(values, *sizes, starts)
+    else:
+        parts = [part.view(row) for part, row in zip(torch.split(values, counts), rows, strict=True)] if rows else []
+        layout = torch.jagged if jagged else torch.strided
+        made = torch.nested.nested_tensor(parts, dtype=values.dtype, device=values.device, layout=layout)
+    return made.transpose(1, ragged) if ragged != 1 else made
