@@ -24,8 +24,10 @@ def test_rows_are_appended_and_read_back(path, rows, row, alike):
         dataset.append(row(0))
         dataset.extend(rows(1, 10))
         assert len(dataset) == 10 and alike(dataset[2:5], rows(2, 5))
-    for td in (MemmapDataset.open(path).tensordict, load_memmap(path), TensorDict.load(path)):
-        assert td.batch_size == (10,) and td["deep"].batch_size == (10,) and td.is_locked and alike(td, rows(0, 10))
+    whole = MemmapDataset.open(path).tensordict
+    assert whole.is_locked
+    for td in (whole, load_memmap(path), TensorDict.load(path)):
+        assert td.batch_size == (10,) and td["deep"].batch_size == (10,) and alike(td, rows(0, 10))
     assert load_memmap(path)["split"] == "train"
 
 

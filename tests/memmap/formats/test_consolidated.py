@@ -274,7 +274,7 @@ def test_a_pickle_of_a_consolidated_tensordict_holds_its_storage_once(lock):
     data = pickle.dumps(td)
     assert len(data) < 1.2 * 10 * 1000 * 4
     again = pickle.loads(data)
-    assert again.is_locked is lock
+    assert not again.is_locked
     assert (again == td).all()
     assert len({again[str(i)].untyped_storage().data_ptr() for i in range(10)}) == 1
 

@@ -332,7 +332,7 @@ def test_refreshing_sees_what_was_added_and_keeps_what_is_the_same(saved):
     other = TensorDict.load_memmap(saved)
     other.make_memmap(("b", "new"), torch.Size([3]), dtype=torch.int8)
     assert td.memmap_refresh_() is td
-    assert td["a"] is a and td["b"] is inner and inner["new"].tolist() == [0, 0, 0] and td.is_locked
+    assert td["a"] is a and td["b"] is inner and inner["new"].tolist() == [0, 0, 0] and not td.is_locked
     TensorDict({"a": torch.zeros(1)}).save(saved)
     td.memmap_refresh_()
     assert list(td.keys()) == ["a"] and td["a"].tolist() == [0] and td.batch_size == ()

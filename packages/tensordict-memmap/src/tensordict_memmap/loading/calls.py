@@ -224,7 +224,9 @@ def is_memmap(td: Any) -> bool:
     >>> is_memmap(TensorDict({"a": torch.ones(2)}).memmap())
     True
     """
-    found = [leaf.source for leaf in _strided(td) if leaf.source is not None]
+    sources = [leaf.source for leaf in leaves(plan(td)) if leaf.source is not None]
+    # torch creates nested tensors over a file, so their values tell where they are
+    found = [source.values() if source.is_nested else source for source in sources]
     if not found:
         values = [leaf for leaf in td._leaves(is_leaf_nontensor) if not isinstance(leaf, torch.Tensor)]
         if values:
@@ -232,11 +234,6 @@ def is_memmap(td: Any) -> bool:
         is_saved = annotation(td, "saved_path") is not None or annotation(td, "mapped", False)
         return bool(td.is_locked and is_saved)
     return are_mapped([tensor for tensor in found if not isinstance(tensor, MemoryMappedTensor)])
-
-
-def _strided(td: Any) -> list[Leaf]:
-    # nested tensors over a file are not of type MemoryMappedTensor, since torch creates them
-    return [leaf for leaf in leaves(plan(td)) if leaf.layout == "strided"]
 
 
 # --- refreshing
