@@ -77,7 +77,7 @@ def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) ->
     scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""
     return RuntimeError(
         f"batch dimension mismatch: key {key!r} has shape {list(shape)}, which does not start with the batch size "
-        f"{list(batch_size)}; expand the value or pass a batch_size that it has{scalar}"
+        f"{list(batch_size)}; expand the value or pass a batch_size that is a prefix of its shape{scalar}"
     )
 
 
