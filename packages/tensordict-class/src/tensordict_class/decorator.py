@@ -28,11 +28,12 @@ class ClassFlags(TypedDict, total=False):
     kw_only: bool
 
 
+# The first overload has the mark, because pyright does not see one behind another decorator of the implementation.
+@dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field, dataclasses.Field))
 @overload
 def tensorclass(cls: type[T], /) -> type[T]: ...
 @overload
 def tensorclass(**flags: Unpack[ClassFlags]) -> Callable[[type[T]], type[T]]: ...
-@dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field, dataclasses.Field))
 @with_options(ClassFlags)
 def tensorclass(cls: type[Any] | None = None, /, **flags: Unpack[ClassFlags]) -> Any:
     """Makes a tensorclass of a class with annotated fields; used bare or with flags.
