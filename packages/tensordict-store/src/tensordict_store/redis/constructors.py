@@ -14,14 +14,22 @@ from tensordict_store.redis.connection import Connection
 from tensordict_store.redis.tree import Change, Path, Tree
 from tensordict_store.redis.writes import add_zeros
 
-__all__ = ["Constructors", "redis_options"]
+__all__ = ["Constructors", "tree_at"]
 
 _OWN = ("td_id", "cache_metadata", "ttl", "allow_pickle", "client")
 
+Address = tuple[str, str, int, int, str | None]
+"""The backend, host, port, database and socket of a server."""
 
-def redis_options(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of redis-py among the arguments of a constructor."""
-    return {key: value for key, value in kwargs.items() if key not in _OWN}
+
+def tree_at(address: Address, prefix: str, options: dict[str, Any]) -> Tree:
+    """Return the tree of a tensordict on a server; it has a new id unless the options of the constructor give one."""
+    redis_options = {key: value for key, value in options.items() if key not in _OWN}
+    connection = Connection(*address, options.get("client"), redis_options)
+    td_id = options.get("td_id")
+    tree = Tree(connection, prefix, str(uuid.uuid4()) if td_id is None else td_id, options.get("cache_metadata", True))
+    tree.ttl = options.get("ttl")
+    return tree
 
 
 class Constructors:
@@ -68,17 +76,9 @@ class Constructors:
             ConnectionError: The server does not answer.
             TypeError: An entry cannot be stored; the error names its key.
         """
-        connection = Connection(
-            backend, host, port, db, unix_socket_path, kwargs.pop("client", None), redis_options(kwargs)
-        )
-        return cls._stored(td, connection, prefix, device, kwargs)
-
-    @classmethod
-    def _stored(cls, td: Any, connection: Connection, prefix: str, device: Any, kwargs: dict[str, Any]) -> Self:
+        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, kwargs)
         if is_tensorclass(td):
             td = td._disk_form()[1]["_tensordict"]
-        tree = Tree(connection, prefix, kwargs.get("td_id") or str(uuid.uuid4()), kwargs.get("cache_metadata", True))
-        tree.ttl = kwargs.get("ttl")
         own = td._meta
         meta = Meta(own.batch_size, own.device if device is None else as_device(device), own.names)
         self = cls._at(tree, (), meta, bool(kwargs.get("allow_pickle")))
@@ -211,11 +211,7 @@ class Constructors:
         """
         size = as_batch_size(batch_size)
         td = TensorDict.from_schema(schema, batch_size=size, device="meta")
-        connection = Connection(
-            backend, host, port, db, unix_socket_path, kwargs.pop("client", None), redis_options(kwargs)
-        )
-        tree = Tree(connection, prefix, kwargs.get("td_id") or str(uuid.uuid4()), kwargs.get("cache_metadata", True))
-        tree.ttl = kwargs.get("ttl")
+        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, kwargs)
         self = cls._at(tree, (), Meta(size, as_device(device)), bool(kwargs.get("allow_pickle")))
         change = Change()
         add_zeros((), td, change)

@@ -7,7 +7,6 @@ entries it touches; large writes ask for the entries first. Results of operation
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -31,8 +30,7 @@ from tensordict_core.extension import (
 from tensordict_core.extension import annotation as annotation_of
 from tensordict_store.arrays.selection import Selector
 from tensordict_store.redis.commands import Command
-from tensordict_store.redis.connection import Connection
-from tensordict_store.redis.constructors import Constructors
+from tensordict_store.redis.constructors import Constructors, tree_at
 from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather
@@ -95,9 +93,8 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
         allow_pickle: bool | None = None,
         **redis_kwargs: Any,
     ) -> None:
-        connection = Connection(backend, host, port, db, unix_socket_path, client, redis_kwargs)
-        tree = Tree(connection, prefix, str(uuid.uuid4()) if td_id is None else td_id, cache_metadata)
-        tree.ttl = ttl
+        own = {"client": client, "td_id": td_id, "cache_metadata": cache_metadata, "ttl": ttl}
+        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, own | redis_kwargs)
         where = as_device(device)
         if td_id is None:
             meta = Meta(as_batch_size(batch_size), where)

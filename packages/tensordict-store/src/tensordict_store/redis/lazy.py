@@ -7,7 +7,6 @@ element or a range of them is one range of that value.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
@@ -17,8 +16,7 @@ from torch import Tensor
 from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
 from tensordict_core.extension import CustomContainer, Index, Meta, Node, annotate, as_batch_size, as_device, dense
 from tensordict_store.redis.commands import Command
-from tensordict_store.redis.connection import Connection
-from tensordict_store.redis.constructors import redis_options
+from tensordict_store.redis.constructors import tree_at
 from tensordict_store.redis.container import SAVE
 from tensordict_store.redis.elements import add_elements, ends_of, named, runs_of, shape_of
 from tensordict_store.redis.layout import Record, parse_size
@@ -82,9 +80,8 @@ class LazyStackedTensorDictStore(CustomContainer):
         allow_pickle: bool | None = None,
         **redis_kwargs: Any,
     ) -> None:
-        connection = Connection(backend, host, port, db, unix_socket_path, client, redis_kwargs)
-        tree = Tree(connection, prefix, str(uuid.uuid4()) if td_id is None else td_id, cache_metadata)
-        tree.ttl = ttl
+        own = {"client": client, "td_id": td_id, "cache_metadata": cache_metadata, "ttl": ttl}
+        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, own | redis_kwargs)
         inner = as_batch_size(inner_batch_size)
         self._begin(tree, (), count, stack_dim, inner, as_device(device), bool(allow_pickle))
         if td_id is None:
@@ -414,10 +411,7 @@ class LazyStackedTensorDictStore(CustomContainer):
             raise TypeError(
                 f"from_lazy_stack() takes a lazy stack, got {type(lazy_td).__name__}; store it with TensorDictStore"
             )
-        options = redis_options(kwargs)
-        connection = Connection(backend, host, port, db, unix_socket_path, kwargs.get("client"), options)
-        tree = Tree(connection, prefix, kwargs.get("td_id") or str(uuid.uuid4()), kwargs.get("cache_metadata", True))
-        tree.ttl = kwargs.get("ttl")
+        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, kwargs)
         where = lazy_td.device if device is None else as_device(device)
         elements = [part._now() if isinstance(part, CustomContainer) else part for part in lazy_td.tensordicts]
         dim = lazy_td.stack_dim
@@ -486,10 +480,7 @@ class LazyStackedTensorDictStore(CustomContainer):
             TypeError: It is no stack.
             ConnectionError: The server does not answer.
         """
-        options = redis_options(kwargs)
-        connection = Connection(backend, host, port, db, unix_socket_path, kwargs.get("client"), options)
-        tree = Tree(connection, prefix, td_id, kwargs.get("cache_metadata", True))
-        tree.ttl = kwargs.get("ttl")
+        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, {"td_id": td_id, **kwargs})
         kind, _, where, count, dim, inner = tree.load()
         if kind != b"lazy_stack":
             raise TypeError(f"td_id={td_id!r} is no lazy stack; open it with TensorDictStore.from_store")
