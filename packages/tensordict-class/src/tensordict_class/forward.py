@@ -117,7 +117,7 @@ class Forwarding(TensorCollection):
     _last_exit: Any = _wrapped_attribute("_last_exit")
 
     @property
-    def _reads_copy(self) -> bool:  # type: ignore[override]  # an attribute of others
+    def _reads_copy(self) -> bool:
         return self._tensordict._reads_copy
 
     @property

@@ -301,8 +301,13 @@ class Node:
 
     # reads and writes of a part of an entry; containers whose reads copy override them
 
-    _reads_copy = False
-    """Whether reads copy, from a file or a server, so that a write into the result does not reach the entry."""
+    if TYPE_CHECKING:
+
+        @property
+        def _reads_copy(self) -> bool: ...  # a property of containers that stand on others
+    else:
+        _reads_copy = False
+        """Whether reads copy, from a file or a server, so that a write into the result does not reach the entry."""
 
     def _peek(self, key: str) -> Any:
         """Return the entry, or a stand-in if reading it would copy; ``None`` if the key is missing.

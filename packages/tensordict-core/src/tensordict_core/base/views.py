@@ -170,8 +170,6 @@ class KeysView(_View):
     def __eq__(self, other: object) -> bool:
         return set(self) == set(other) if hasattr(other, "__iter__") else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
-
     def __and__(self, other: Any) -> set[Any]:
         return set(self) & set(other)
 

@@ -146,7 +146,7 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
 
     __reduce__ = OpaqueNode.__reduce__
     __setstate__ = OpaqueNode.__setstate__  # of pickles of releases where this was no tensor
-    __hash__ = Tensor.__hash__  # type: ignore[assignment]  # a tensor has one, and a tensordict has none
+    __hash__ = Tensor.__hash__  # a tensor has one, and a tensordict has none
 
     # reads and writes ------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class SubTensorDict(CustomContainer):
         return part
 
     @property
-    def _reads_copy(self) -> bool:  # type: ignore[override]  # an attribute of other containers
+    def _reads_copy(self) -> bool:
         """Whether indexing copies, so that a write into the result does not reach the parent."""
         return self._parent._reads_copy or not self._part.gives_views
 

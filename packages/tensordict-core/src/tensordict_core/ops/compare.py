@@ -151,7 +151,6 @@ class Comparison(Node):
         __le__ = _comparison("__le__", torch.le, "<=")
         __gt__ = _comparison("__gt__", torch.gt, ">")
         __ge__ = _comparison("__ge__", torch.ge, ">=")
-    __hash__ = None  # type: ignore[assignment]  # unhashable, like every class with __eq__
 
     isfinite = _test("isfinite")
     isnan = _test("isnan")

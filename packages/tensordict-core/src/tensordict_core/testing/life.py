@@ -6,6 +6,8 @@ import copy
 import gc
 import pickle
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -40,9 +42,9 @@ class LifeTests(ContainerCase):
     @pytest.mark.parametrize(
         "way", [copy.deepcopy, lambda td: pickle.loads(pickle.dumps(td))], ids=["deepcopy", "pickle"]
     )
-    def test_copies_have_the_same_rows(self, way: object) -> None:
+    def test_copies_have_the_same_rows(self, way: Callable[[Any], Any]) -> None:
         td = self.make()
-        other = way(td)  # type: ignore[operator]  # pytest gives parameters as objects; these are functions
+        other = way(td)
         assert_rows(other, rows(td))
         if way is copy.deepcopy or self.pickles_entries:
             other.zero_()
@@ -81,7 +83,7 @@ class LifeTests(ContainerCase):
         td = self.make().lock_()
         key = self.tensor_key(td)
         assert td.is_locked
-        for change in (
+        changes: tuple[Callable[[], Any], ...] = (
             lambda: td.set("new", torch.zeros(td.batch_size)),
             lambda: td.__setitem__("new", torch.zeros(td.batch_size)),
             lambda: td.__setitem__(("nested", "new"), torch.zeros(td.batch_size)),
@@ -92,9 +94,10 @@ class LifeTests(ContainerCase):
             lambda: td.clear(),
             lambda: td.select(key, inplace=True),
             lambda: td.exclude(key, inplace=True),
-        ):
+        )
+        for change in changes:
             with pytest.raises(RuntimeError, match="lock"):
-                change()  # type: ignore[no-untyped-call]  # a lambda of the loop has no types
+                change()
         td.update_(td * 2)
         td[0] = td[0] * 2
         td.zero_()

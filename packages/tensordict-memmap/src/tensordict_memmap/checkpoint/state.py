@@ -246,12 +246,12 @@ class _Unpacker:
 
     def mapping(self, tag: str, form: dict[str, Any], path: Path) -> Any:
         dotted = "metadata" in form
-        made: dict[Any, Any] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()
+        made: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()
         for key, item in form["items"]:
             plain = nontensor.decode(key)
             made[plain] = self.unpack(item, path + key_path(plain, dotted))
         if dotted:
-            made._metadata = self.unpack(form["metadata"], (*path, "metadata"))  # type: ignore[attr-defined]
+            made._metadata = self.unpack(form["metadata"], (*path, "metadata"))
         return made
 
     def stored(self, tag: str, form: dict[str, Any], path: Path) -> Any:

@@ -14,12 +14,7 @@ import time
 import weakref
 
 from tensordict_memmap.engine.descriptor import Descriptor
-from tensordict_memmap.engine.syscalls import NO_LINK
-
-try:
-    import fcntl
-except ImportError:  # Windows: users have to ensure that there is one writer
-    fcntl = None  # type: ignore[assignment]  # a module elsewhere
+from tensordict_memmap.engine.syscalls import NO_LINK, fcntl
 
 __all__ = ["EVERY_ROW", "RowLock"]
 
@@ -77,7 +72,7 @@ class RowLock:
             time.sleep(0.005)
 
     def _take(self, start: int, stop: int) -> None:
-        if fcntl is None:
+        if fcntl is None:  # Windows: users have to ensure that there is one writer
             return
         try:
             if _OPEN_FILE_LOCK is None:

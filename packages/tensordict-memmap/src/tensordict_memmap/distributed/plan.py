@@ -125,8 +125,6 @@ class ShardPlan:
             return NotImplemented
         return (self.names, self.kinds, self.column) == (other.names, other.kinds, other.column)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
     def digest(self) -> str:
         """A digest of the names, by which ranks notice that they have the same.
 

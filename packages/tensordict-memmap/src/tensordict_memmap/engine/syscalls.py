@@ -16,13 +16,14 @@ import sys
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 try:
-    import fcntl
+    import fcntl as fcntl  # locks use it too
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]  # a module elsewhere
+    fcntl = None  # type: ignore[assignment]  # of type module where there is one
 
 from tensordict_memmap.engine.descriptor import Descriptor
 
@@ -56,7 +57,7 @@ _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, getattr(errno, "EOPNOTSUPP
 _seek_lock = threading.Lock()
 
 
-def _bind(name: str, result: type | None, *arguments: type) -> ctypes._CFuncPtr | None:  # type: ignore[name-defined]  # private
+def _bind(name: str, result: type | None, *arguments: type) -> Any:
     function = getattr(_libc, name, None)
     if function is not None:
         function.restype = result

@@ -91,8 +91,8 @@ def stored_tensors(leaf: Leaf) -> list[torch.Tensor]:
             f"key {show(leaf.key)} is a nested tensor of the strided layout, and a consolidated tensordict holds "
             "strided and jagged tensors; make it with layout=torch.jagged"
         )
-    source = source.transpose(1, leaf.ragged) if leaf.ragged != 1 else source
-    parts = [source.values(), source.offsets(), source.lengths()]  # type: ignore[attr-defined]  # jagged ones
+    jagged: Any = source.transpose(1, leaf.ragged) if leaf.ragged != 1 else source
+    parts = [jagged.values(), jagged.offsets(), jagged.lengths()]
     return [part for part in parts if part is not None]
 
 

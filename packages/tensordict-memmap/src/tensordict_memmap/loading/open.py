@@ -155,7 +155,8 @@ def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
                 f"no entry {show(request.only)} was saved there; there are {sorted(map(str, whole.keys()))[:10]}"
             )
     if request.selection is not None:
-        _check_not_leaf(chosen)
+        if isinstance(chosen, torch.Tensor):
+            raise _keys_of_a_tensor()
         chosen = select(chosen, request.selection)
         for name in notes:
             annotate(chosen, name, annotation(whole, name))
@@ -173,9 +174,8 @@ def _entry(node: Any, name: str) -> Any:
     return elements[int(name)] if name.isascii() and name.isdigit() and int(name) < len(elements) else None
 
 
-def _check_not_leaf(chosen: Any) -> None:
-    if isinstance(chosen, torch.Tensor):
-        raise KeyError("keys= chooses entries of a tensordict, and subpath= leads to a tensor; leave one of them out")
+def _keys_of_a_tensor() -> KeyError:
+    return KeyError("keys= chooses entries of a tensordict, and subpath= leads to a tensor; leave one of them out")
 
 
 # --- files elsewhere
@@ -315,8 +315,8 @@ def _part(node: Node, request: LoadRequest) -> Node | Leaf:
     if request.selection is None:
         return part
     if isinstance(part, Leaf):
-        _check_not_leaf(torch.empty(0))
-    return prune(part, request.selection)  # type: ignore[arg-type]  # no leaf any more
+        raise _keys_of_a_tensor()
+    return prune(part, request.selection)
 
 
 def _built(part: Node | Leaf, opener: LeafOpener, request: LoadRequest, saved: Path | None) -> Any:

@@ -19,12 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from tensordict_memmap.engine.syscalls import fcntl
 from tensordict_memmap.remote.store import Store
-
-try:
-    import fcntl
-except ImportError:  # Windows: one process uses a cache
-    fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 __all__ = ["BLOCK_BYTES", "BlockCache", "CachedFile", "Spans"]
 

@@ -116,7 +116,7 @@ def check_depth(schema: Node) -> None:
 
 def _inside(node: Node) -> Iterable[Node]:
     if isinstance(node, Dense):
-        return [entry for entry in node.entries.values() if type(entry) is not Leaf]  # type: ignore[misc]
+        return [entry for entry in node.entries.values() if not isinstance(entry, Leaf)]
     return node.parts.values() if isinstance(node, Parts) else ()
 
 

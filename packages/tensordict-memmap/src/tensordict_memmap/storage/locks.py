@@ -24,11 +24,7 @@ from contextvars import ContextVar
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
-
-try:
-    import fcntl
-except ImportError:  # Windows: saves are atomic, but two concurrent saves to one target are not serialized
-    fcntl = None  # type: ignore[assignment]  # a module elsewhere
+from tensordict_memmap.engine.syscalls import fcntl
 
 __all__ = ["FILE", "FOLDER", "close", "lock", "lock_timeout", "locked", "open_for_lock", "open_locked", "try_locked"]
 

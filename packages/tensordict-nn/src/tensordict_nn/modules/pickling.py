@@ -21,7 +21,7 @@ class _Carried:
 
     def __reduce__(self) -> Any:
         try:
-            import cloudpickle  # type: ignore[import-untyped]  # optional, and without types
+            import cloudpickle
         except ImportError:
             raise errors.needs_cloudpickle(self.function) from None
         return cloudpickle.loads, (cloudpickle.dumps(self.function),)

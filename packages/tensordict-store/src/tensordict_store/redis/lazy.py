@@ -176,7 +176,8 @@ class LazyStackedTensorDictStore(CustomContainer):
     def _shape_of(self, key: str) -> torch.Size:
         record = self._record(key)
         if record is None or record.shapes is None:
-            return self._peek(key).shape  # type: ignore[no-any-return]  # an entry is Any
+            shape: torch.Size = self._peek(key).shape
+            return shape
         sizes = [sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*record.shapes, strict=False)]
         return torch.Size((*sizes[: self._dim], self._count, *sizes[self._dim :]))
 
@@ -308,8 +309,9 @@ class LazyStackedTensorDictStore(CustomContainer):
 
     def _plan_write(self, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
         """Plan an in-place write; elements that differ in shape are written as a whole."""
-        first = index.parts[0] if index is not None and index.parts and not self._dim else None
-        if type(first) is not int or len(index.parts) != 1 or not isinstance(source, Node):  # type: ignore[union-attr]
+        parts = () if index is None or self._dim else index.parts
+        first = parts[0] if len(parts) == 1 else None
+        if type(first) is not int or not isinstance(source, Node):
             super()._plan_write(index, source, plan, prefix)
             return
         number = range(self._count)[first]

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
 from tensordict_core import NonTensorData, NonTensorStack
@@ -218,7 +219,8 @@ def encoded(key: str, node: Any, allow_pickle: bool) -> tuple[Record, bytes]:
     """
     content, attributes = encode(key, node, allow_pickle)
     if STACK in attributes:
-        return Record(None, None, "json_array", None, tuple(attributes[STACK])), json.dumps(content.tolist()).encode()  # type: ignore[union-attr]
+        assert isinstance(content, np.ndarray)
+        return Record(None, None, "json_array", None, tuple(attributes[STACK])), json.dumps(content.tolist()).encode()
     if VALUE not in attributes:
         return Record(None, None, "json"), json.dumps(content).encode()
     facts = attributes[VALUE]

@@ -243,7 +243,8 @@ def _numbers(value: torch.Tensor, path: tuple[str, ...]) -> list[Any]:
         raise ValueError(f"key {path} has infinite numbers, which JSON cannot hold; clamp them first")
     numbers = value.double().numpy().astype(object)
     numbers[value.isnan().numpy()] = None
-    return numbers.tolist()  # type: ignore[no-any-return]  # a batch is a list
+    rows: list[Any] = numbers.tolist()
+    return rows
 
 
 def _record(columns: dict[str, Any], row: int) -> dict[str, Any]:

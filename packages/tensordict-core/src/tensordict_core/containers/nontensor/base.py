@@ -341,7 +341,6 @@ class NonTensorDataBase(SharesValues, abstract=True):
     __and__ = __rand__ = compared(logical("&", operator.and_), "Whether both of two bools are true.")
     __or__ = __ror__ = compared(logical("|", operator.or_), "Whether at least one of two bools is true.")
     __xor__ = __rxor__ = compared(logical("^", operator.xor), "Whether two bools differ.")
-    __hash__ = None  # type: ignore[assignment]  # as for every class with __eq__
 
     def where(
         self,
