@@ -145,7 +145,7 @@ def kept_outcomes(record: Path, run: str, make: object) -> dict[str, tuple[str, 
     """The outcomes of a run of the reference, from the record or made and recorded now."""
     known = json.loads(record.read_text()) if record.exists() else {}
     if run not in known:
-        known[run] = make()  # type: ignore[operator]
+        known[run] = make()
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps(known))
     return {test: (outcome, error) for test, (outcome, error) in known[run].items()}

@@ -180,7 +180,7 @@ def row(make: tuple[Callable[[], Any], Callable[[], Any]], name: str, rounds: in
         except Exception:
             return None
         calls.append(function)
-    timers: list[Timer] = [timer(lambda _, f=function: f(), None) for function in calls]  # type: ignore[misc,arg-type]
+    timers: list[Timer] = [timer(lambda _, f=function: f(), None) for function in calls]
     ours, theirs = interleaved(timers, rounds, 0.001)
     ratio = median(b / a for a, b in zip(ours, theirs, strict=True))
     return median(ours), median(theirs), ratio

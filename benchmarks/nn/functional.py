@@ -106,7 +106,7 @@ class Ensemble:
             ensemble()
 
     def call(self, params: object, x: torch.Tensor) -> torch.Tensor:
-        with params.to_module(self.empty):  # type: ignore[attr-defined]  # of tensordict-nn
+        with params.to_module(self.empty):
             return self.empty(x)
 
     def time_ensemble(self) -> None:

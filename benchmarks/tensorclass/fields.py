@@ -35,7 +35,7 @@ def body() -> type:
 
 def record(library: object, mode: str = "default") -> type:
     flags = {} if mode == "default" else {mode: True}
-    return library.tensorclass(**flags)(body())  # type: ignore[attr-defined]  # a module that has it
+    return library.tensorclass(**flags)(body())
 
 
 class Fields:

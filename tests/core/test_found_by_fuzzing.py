@@ -55,7 +55,7 @@ def test_set_at_of_a_stack_or_view_refuses_an_index_into_the_entry_rather_than_w
 
 def test_a_non_tensor_value_without_a_key_is_not_written_at_an_index() -> None:
     with pytest.raises(TypeError, match="cannot be written at an index"):
-        rows()[0] = NonTensorData("v")  # type: ignore[assignment]
+        rows()[0] = NonTensorData("v")
 
 
 # lazy stacks whose elements differ ------------------------------------------------------------------------------------

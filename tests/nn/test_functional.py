@@ -222,7 +222,7 @@ def test_entries_without_a_place_are_named():
     with pytest.raises(TypeError, match="non-tensor data"):
         TensorDict({"0": {"weight": "text"}}).to_module(module)
     with pytest.raises(TypeError, match=r"is not an nn\.Module"):
-        to_module(TensorDict({}), 3)  # type: ignore[arg-type]  # what is tested
+        to_module(TensorDict({}), 3)
 
 
 def test_a_failed_call_leaves_the_module_as_it_was():

@@ -94,7 +94,7 @@ def test_what_it_is_made_of_is_checked() -> None:
     assert one.tgt_device == torch.device("cpu") and one.tgt_shape == torch.Size([3]) and one.batch_size == (2,)
     assert repr(one) == "TensorAttrs(tgt_device=cpu, tgt_dtype=torch.int8, tgt_shape=torch.Size([3]))"
     with pytest.raises(TypeError, match=r"tgt_dtype is a torch.dtype or None, got 'int8'; pass, for example, torch"):
-        TensorAttrs(tgt_dtype="int8")  # type: ignore[arg-type]  # the error is what is tested
+        TensorAttrs(tgt_dtype="int8")
 
 
 def test_it_goes_through_what_other_values_go_through(td: TensorDict) -> None:

@@ -85,7 +85,7 @@ def test_torch_where_takes_the_tensordict_on_either_side(td: TensorDict) -> None
     assert torch.where(rows, 0.0, td)["a"][0].eq(0).all()
     assert_close(torch.where(rows, td, 0.0), td.where(rows, 0.0))
     with pytest.raises(TypeError, match="condition"):
-        td.where(True, 0.0)  # type: ignore[arg-type]  # what is wrong is tested
+        td.where(True, 0.0)
 
 
 def test_where_on_lazy_stacks() -> None:
@@ -305,7 +305,7 @@ def test_collate_refuses_options_that_do_not_fit() -> None:
         ({"nested_keys": ["a"]}, ValueError, "to stack densely"),
     ):
         with pytest.raises(error, match=message):
-            collate(samples, **options)  # type: ignore[arg-type]  # what is wrong is tested
+            collate(samples, **options)
     with pytest.raises(ValueError, match="use pad_sequence"):
         collate([TensorDict({"a": torch.ones(2)}, [2])], pad_keys={"a": 0})
 

@@ -48,7 +48,7 @@ def cluster(program: calls.Program, found: list[Difference]) -> Cluster | None:
 def open_clusters() -> frozenset[Cluster]:
     """The clusters of differences that are known and not explained yet."""
     lines = OPEN.read_text().splitlines() if OPEN.exists() else []
-    return frozenset(tuple(line.rsplit(" | ", 2)) for line in lines if line and not line.startswith("#"))  # type: ignore[misc]
+    return frozenset(tuple(line.rsplit(" | ", 2)) for line in lines if line and not line.startswith("#"))
 
 
 def search(

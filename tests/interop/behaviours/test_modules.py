@@ -106,7 +106,7 @@ def test_a_class_is_no_module(kind: Any) -> None:
 
 def test_keys_in_class_bodies_are_unravelled() -> None:
     def call(lib: Any) -> Any:
-        class Module(lib.TensorDictModuleBase):  # type: ignore[misc]
+        class Module(lib.TensorDictModuleBase):
             in_keys = [("b",), ("c", ("d",))]  # noqa: RUF012
             out_keys = ["e", ("f",)]  # noqa: RUF012
 
@@ -153,7 +153,7 @@ def test_arguments_behind_the_inputs_stay_arguments(more: tuple[int, ...]) -> No
         class Module(nn.Module):
             in_keys, out_keys = ["a", "b"], ["c"]
 
-            @lib.dispatch  # type: ignore[untyped-decorator]
+            @lib.dispatch
             def forward(self, tensordict: Any, *others: int, scale: int = 1) -> Any:
                 return tensordict.set("c", tensordict["a"] + tensordict["b"] * scale + sum(others))
 
@@ -222,11 +222,11 @@ def test_a_traced_module_writes_into_another_tensordict() -> None:
 
 
 def test_bases_of_a_subclass_may_take_fewer_arguments() -> None:
-    class Safe(OURS.TensorDictSequential):  # type: ignore[misc]
+    class Safe(OURS.TensorDictSequential):
         def __init__(self, *modules: Any, partial_tolerant: bool = False) -> None:
             super().__init__(*modules, partial_tolerant=partial_tolerant)
 
-    class SafePolicy(OURS.ProbabilisticTensorDictSequential, Safe):  # type: ignore[misc]
+    class SafePolicy(OURS.ProbabilisticTensorDictSequential, Safe):
         pass
 
     assert "s" in SafePolicy(loc_scale(OURS), normal(OURS), partial_tolerant=True)(td_of(OURS))

@@ -79,7 +79,7 @@ def test_a_constructor_calls_an_overridden_setattr(flag: str) -> None:
     def call(lib: Any) -> Any:
         seen: list[str] = []
 
-        class Noisy(lib.TensorClass[flag]):  # type: ignore[misc]
+        class Noisy(lib.TensorClass[flag]):
             x: Tensor
             y: Tensor = None
 
