@@ -138,7 +138,8 @@ def match_ragged(leaf: Leaf, state: RaggedState, value: Any, number: int, *, one
         data = np.frombuffer(bytearray(b"".join(documents)), np.uint8)
         return RaggedRows(torch.from_numpy(data), torch.tensor([len(item) for item in documents], dtype=torch.int64))
     if isinstance(value, torch.Tensor) and value.is_nested and not one:
-        if value.layout is torch.jagged and value.lengths() is None and isinstance(value.shape[1], torch.SymInt):  # type: ignore[attr-defined]
+        jagged: Any = value  # torch annotates no methods of nested tensors
+        if value.layout is torch.jagged and jagged.lengths() is None and isinstance(value.shape[1], torch.SymInt):
             values, lengths = value.values(), value.offsets().diff().to("cpu", torch.int64)
             offset = int(value.offsets()[0])
             _check_rows(leaf, state, [values], where)

@@ -77,7 +77,7 @@ def decode(key: str, stored: Encoded, meta: Meta, allow_pickle: bool = False) ->
     content, attributes = stored
     if VALUE in attributes:
         facts = attributes[VALUE]
-        value = _loaded(key, bytes(content), facts.get("encoding"), allow_pickle)  # type: ignore[arg-type]
+        value = _loaded(key, bytes(content), facts.get("encoding"), allow_pickle)  # type: ignore[arg-type]  # bytes, as the attribute says
         stack = facts.get("stack")
     elif isinstance(content, np.ndarray):
         value = [_text(one) for one in content.reshape(-1).tolist()]

@@ -187,7 +187,8 @@ class H5Group(Group):
         """Return the array or group under a name; it is kept until the file has another object there."""
         found = self._cache.get(name)
         if found is not None and (self.file.read_only or self._is_current(name, found)):
-            return found[0]  # type: ignore[no-any-return]
+            kept: Array | Group = found[0]
+            return kept
         self.file.check_open()
         if not name or "/" in name or name == ".":
             return None

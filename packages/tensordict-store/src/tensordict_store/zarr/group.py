@@ -199,7 +199,8 @@ class ZarrGroup(Group):
     def create_group(self, name: str) -> Group:
         """Create an empty group in place of what has the name."""
         self._free(name)
-        return self._added(name, self.group.create_group(name))  # type: ignore[no-any-return]
+        group: Group = self._added(name, self.group.create_group(name))
+        return group
 
     def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Array:
         """Return an array of a shape and dtype: the one that has the name, or a new one in place of what has it."""
@@ -211,7 +212,8 @@ class ZarrGroup(Group):
         options = array_options(self.options, name, shape, stored.itemsize, self.facts)
         attributes = {} if other is None else {_DTYPE: other}
         made = self.group.create_array(name, shape=tuple(shape), dtype=stored, attributes=attributes, **options)
-        return self._added(name, made)  # type: ignore[no-any-return]
+        array: Array = self._added(name, made)
+        return array
 
     def put_value(self, name: str, value: Encoded) -> None:
         """Create an array with encoded non-tensor data."""
