@@ -8,7 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
-import inventories  # noqa: E402
+import inventories  # noqa: E402 (in the folder of the line above)
 
 project = "tensordict-core"
 author = "the authors of tensordict-core and its satellites"

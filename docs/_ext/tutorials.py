@@ -76,9 +76,9 @@ def build(app: Sphinx) -> None:
     if app.builder.name not in ("html", "dirhtml"):
         return
     try:
-        import ipykernel  # noqa: F401
-        import jupytext  # noqa: F401
-        import nbclient  # noqa: F401
+        import ipykernel  # noqa: F401 (whether it is installed)
+        import jupytext  # noqa: F401 (whether it is installed)
+        import nbclient  # noqa: F401 (whether it is installed)
         import nbformat
     except ImportError as error:
         logging.getLogger(__name__).info("tutorials are pages only: %s is not installed", error.name)

@@ -45,4 +45,4 @@ def test_instances_of_which_one_lacks_a_value_are_not_compared() -> None:
     labelled.label = "origin"
     for one, other in ((point(), labelled), (labelled, point())):
         with pytest.raises(KeyError, match="label"):
-            one == other  # noqa: B015
+            one == other  # noqa: B015 (for its error)

@@ -97,7 +97,7 @@ def test_a_comparison_refuses_a_value_that_one_side_lacks(symbol: str) -> None:
 def test_a_comparison_refuses_a_nested_value_that_the_other_side_lacks() -> None:
     one = TensorDict({"n": {"a": torch.ones(2)}})
     with pytest.raises(KeyError, match="only the second has"):
-        one == TensorDict({"n": {"a": torch.ones(2), "s": "text"}})  # noqa: B015
+        one == TensorDict({"n": {"a": torch.ones(2), "s": "text"}})  # noqa: B015 (for its error)
 
 
 # batch sizes, locks and types -----------------------------------------------------------------------------------------

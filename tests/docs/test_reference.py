@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 pytest.importorskip("sphinx", reason="the extension of the reference is one of Sphinx, which the session docs installs")
 
-from reference import PACKAGES, SHARED, of_torch, own_members, pages, public  # noqa: E402
-from topics import DATA, FUNCTIONS, GUIDES, METHODS  # noqa: E402
+from reference import PACKAGES, SHARED, of_torch, own_members, pages, public  # noqa: E402 (a module of docs/_ext)
+from topics import DATA, FUNCTIONS, GUIDES, METHODS  # noqa: E402 (a module of docs/_ext)
 
 WITHOUT = set((ROOT / "tests" / "docs" / "members_without_example.txt").read_text().split())
 """Members of classes beside the containers that have no example yet; this list only becomes shorter."""

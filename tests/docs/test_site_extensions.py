@@ -11,9 +11,9 @@ pytest.importorskip("sphinx", reason="the extensions are of Sphinx, which the se
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from inventories import FOLDER, SITES, entries  # noqa: E402
-from migration import GROUPS, grouped, rows  # noqa: E402
-from tutorials import FIGURE, notebook  # noqa: E402
+from inventories import FOLDER, SITES, entries  # noqa: E402 (a module of docs/_ext)
+from migration import GROUPS, grouped, rows  # noqa: E402 (a module of docs/_ext)
+from tutorials import FIGURE, notebook  # noqa: E402 (a module of docs/_ext)
 
 
 def test_the_migration_guide_shows_each_difference_once():

@@ -24,7 +24,7 @@ import tensordict_store
 reference = pytest.importorskip("tensordict", reason="the reference is not installed")
 if "tensordict_core" in reference.TensorDict.__module__:
     pytest.skip("the suite stands in for the reference", allow_module_level=True)
-pytest.importorskip("tensordict.nn")
+pytest.importorskip("tensordict.nn", reason="the reference has none here")
 
 
 def _merged(*modules: Any) -> SimpleNamespace:

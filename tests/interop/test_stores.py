@@ -15,7 +15,7 @@ import torch
 import tensordict as reference
 import tensordict_core as ours
 
-pytest.importorskip("tensordict_store")
+pytest.importorskip("tensordict_store", reason="tensordict-store is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 DTYPES = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32, torch.complex64]

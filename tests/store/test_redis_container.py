@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("redis")
+pytest.importorskip("redis", reason="redis-py is an extra")
 
 from tensordict_core import TensorDict
 from tensordict_core.testing import ContainerSuite

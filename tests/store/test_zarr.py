@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("zarr")
-pytest.importorskip("fsspec")
+pytest.importorskip("zarr", reason="zarr is an extra")
+pytest.importorskip("fsspec", reason="fsspec is an extra")
 
 import zarr.storage
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("zarr")
+pytest.importorskip("zarr", reason="zarr is an extra")
 
 import zarr.storage
 

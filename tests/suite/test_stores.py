@@ -7,8 +7,8 @@ import torch
 
 from tensordict import PersistentTensorDict, TensorDict, tensorclass
 
-pytest.importorskip("h5py")
-pytest.importorskip("zarr")
+pytest.importorskip("h5py", reason="h5py is an extra")
+pytest.importorskip("zarr", reason="zarr is an extra")
 
 
 @tensorclass

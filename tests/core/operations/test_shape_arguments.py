@@ -44,7 +44,7 @@ SAME: dict[str, Any] = {
 def test_entries_that_are_added_to_a_result_of_the_same_shape_do_not_reach_the_source(td, name):
     result = SAME[name](td)
     result["new"] = torch.zeros(3, 1)
-    assert "new" not in td.keys() and result["a"].data_ptr() == td["a"].data_ptr()  # noqa: SIM118
+    assert "new" not in td.keys() and result["a"].data_ptr() == td["a"].data_ptr()  # noqa: SIM118 (iterating a tensordict gives its rows)
 
 
 def test_squeeze_takes_several_dims():
@@ -96,4 +96,4 @@ def test_replacing_nothing_gives_the_tensordict_itself(td):
 
 def test_the_empty_tuple_is_no_key(td):
     with pytest.raises(TypeError):
-        () in td.keys(True)  # noqa: B015
+        () in td.keys(True)  # noqa: B015 (for its error)

@@ -107,8 +107,8 @@ def test_a_class_is_no_module(kind: Any) -> None:
 def test_keys_in_class_bodies_are_unravelled() -> None:
     def call(lib: Any) -> Any:
         class Module(lib.TensorDictModuleBase):
-            in_keys = [("b",), ("c", ("d",))]  # noqa: RUF012
-            out_keys = ["e", ("f",)]  # noqa: RUF012
+            in_keys = [("b",), ("c", ("d",))]  # noqa: RUF012 (the spelling of users)
+            out_keys = ["e", ("f",)]  # noqa: RUF012 (the spelling of users)
 
         return Module().in_keys, Module().out_keys
 
@@ -135,7 +135,7 @@ def test_results_go_where_inplace_says(inplace: Any) -> None:
 
 
 def test_lambdas_are_pickled() -> None:
-    pytest.importorskip("cloudpickle")
+    pytest.importorskip("cloudpickle", reason="cloudpickle is an extra")
 
     def call(lib: Any) -> Any:
         module = lib.TensorDictModule(lambda x: x + 1, ["x"], ["y"])

@@ -7,8 +7,8 @@ import pytest
 import torch
 from side_by_side import assert_same
 
-pa = pytest.importorskip("pyarrow")
-pd = pytest.importorskip("pandas")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+pd = pytest.importorskip("pandas", reason="pandas is an extra")
 
 
 def _td(lib):

@@ -67,7 +67,7 @@ def test_mappings_in_dataclasses() -> None:
 
 @pytest.mark.parametrize(
     "annotation",
-    [torch.IntTensor, torch.LongTensor, torch.FloatTensor, Any, int, Tensor, Optional[Tensor], type(None), np.ndarray],  # noqa: UP045
+    [torch.IntTensor, torch.LongTensor, torch.FloatTensor, Any, int, Tensor, Optional[Tensor], type(None), np.ndarray],  # noqa: UP045 (both spellings)
     ids=str,
 )
 def test_annotations_of_fields_for_tensors_only(annotation: Any) -> None:
@@ -204,7 +204,9 @@ def test_a_partial_tensordict_is_wrapped_without_a_check(check: bool) -> None:
 
 
 def test_an_absent_entry_is_no_attribute() -> None:
-    partial = lambda lib: typed(lib).from_tensordict(lib.TensorDict({"a": torch.ones(2)}, [2]), check=False)  # noqa: E731
+    def partial(lib: Any) -> Any:
+        return typed(lib).from_tensordict(lib.TensorDict({"a": torch.ones(2)}, [2]), check=False)
+
     assert_same(lambda lib: partial(lib).b)
     assert_same(lambda lib: partial(lib)["b"])
 

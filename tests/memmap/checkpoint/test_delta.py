@@ -244,7 +244,7 @@ def test_parts_of_a_delta_load_alone():
 
 
 def test_remote_deltas_say_how_to_flatten_them():
-    fsspec = pytest.importorskip("fsspec")
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is an extra")
     td = saved("base")
     td.save_delta("d.safetensors", base="base")
     fsspec.filesystem("memory").put("d.safetensors", "/deltas/d.safetensors")

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-dist = pytest.importorskip("torch.distributed")
-pytest.importorskip("torch.distributed.tensor")
+dist = pytest.importorskip("torch.distributed", reason="this torch is built without it")
+pytest.importorskip("torch.distributed.tensor", reason="this torch is built without it")
 # what the first DTensor of a process imports, once for all children
-pytest.importorskip("torch.fx.experimental.symbolic_shapes")
-pytest.importorskip("torch._dynamo")
+pytest.importorskip("torch.fx.experimental.symbolic_shapes", reason="this torch is built without it")
+pytest.importorskip("torch._dynamo", reason="this torch is built without it")
 
 if not dist.is_available() or not hasattr(os, "fork"):
     pytest.skip("ranks are forked and talk over torch.distributed", allow_module_level=True)

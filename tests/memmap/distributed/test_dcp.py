@@ -272,7 +272,7 @@ def test_a_load_to_another_device_or_a_view_is_copied_in_groups(tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["run.safetensors", "run"])
 def test_dcp_loads_from_a_url(name):
-    pytest.importorskip("fsspec")
+    pytest.importorskip("fsspec", reason="fsspec is an extra")
     url = f"memory://test_dcp/{name}"
     td = TensorDict({"a": torch.rand(50, 40), "in": {"b": torch.arange(3), "text": "hello"}})
     td.save(url)

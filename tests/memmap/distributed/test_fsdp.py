@@ -16,8 +16,8 @@ from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap
 
 # what these import, they import once for all ranks
-fsdp = pytest.importorskip("torch.distributed.fsdp")
-parallel = pytest.importorskip("torch.distributed.tensor.parallel")
+fsdp = pytest.importorskip("torch.distributed.fsdp", reason="this torch is built without it")
+parallel = pytest.importorskip("torch.distributed.tensor.parallel", reason="this torch is built without it")
 
 
 def model(seed, features=10):

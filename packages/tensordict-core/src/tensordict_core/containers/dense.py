@@ -70,16 +70,16 @@ class TensorDict(TensorDictBase):
 
     if TYPE_CHECKING:
         # the methods return a TensorDict whatever the container; only here that is the class itself
-        def to_tensordict(self, *, retain_none: bool | None = ...) -> Self: ...  # noqa: D102
-        def view_at(self, index: Any) -> SubTensorDict: ...  # noqa: D102
+        def to_tensordict(self, *, retain_none: bool | None = ...) -> Self: ...  # noqa: D102 (documented where it is defined)
+        def view_at(self, index: Any) -> SubTensorDict: ...  # noqa: D102 (documented where it is defined)
         @classmethod
-        def from_dict(cls, input_dict: Any, **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102
+        def from_dict(cls, input_dict: Any, **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102 (documented where it is defined)
         @classmethod
-        def fromkeys(cls, keys: Iterable[NestedKey], value: Any = ...) -> Self: ...  # noqa: D102
+        def fromkeys(cls, keys: Iterable[NestedKey], value: Any = ...) -> Self: ...  # noqa: D102 (documented where it is defined)
         @classmethod
-        def from_tuple(cls, obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102
+        def from_tuple(cls, obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102 (documented where it is defined)
         @classmethod
-        def from_namedtuple(cls, named_tuple: Any, **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102
+        def from_namedtuple(cls, named_tuple: Any, **options: Unpack[BuildOptions]) -> Self: ...  # noqa: D102 (documented where it is defined)
 
     def __init__(
         self,

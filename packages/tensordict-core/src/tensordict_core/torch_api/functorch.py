@@ -78,7 +78,7 @@ def register() -> None:
         return tree_unflatten(mapped, spec)
 
     setattr(torch_vmap, "_process_batched_inputs", process_batched_inputs)  # noqa: B010 (mypy knows the torch functions)
-    setattr(torch_vmap, "_create_batched_inputs", create_batched_inputs)  # noqa: B010
+    setattr(torch_vmap, "_create_batched_inputs", create_batched_inputs)  # noqa: B010 (as above)
     concatenate = torch_vmap._concat_chunked_outputs
 
     def concat_chunked_outputs(out_dims: Any, spec: Any, chunks: Any) -> Any:

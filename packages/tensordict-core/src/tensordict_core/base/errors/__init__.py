@@ -6,5 +6,5 @@ A message is one sentence: the offender, the rule, then the remedy. Call sites r
 from __future__ import annotations
 
 from tensordict_core.base.errors.entries import *  # noqa: F403  # call sites name the function: errors.locked(...)
-from tensordict_core.base.errors.operations import *  # noqa: F403
-from tensordict_core.base.errors.types import *  # noqa: F403
+from tensordict_core.base.errors.operations import *  # noqa: F403  # as above
+from tensordict_core.base.errors.types import *  # noqa: F403  # as above

@@ -1,0 +1,114 @@
+"""House rules, checked on the source: sizes of files and folders, and a reason beside everything that is excused."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LONGEST_MODULE = 500
+FULLEST_FOLDER = 20
+MOST_IGNORED_BY_TYPE_CHECKERS = 60
+# Each line of these is an error that a type checker has to report.
+EXPECTED_ERRORS = "tests/typing/"
+# What follows the codes of an exception: its reason, in brackets or as another comment.
+NO_REASON = re.compile(r"#\s*(noqa|type: ignore|pyright: ignore)(:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|\[[\w\s,-]+\])?\s*$")
+
+
+def sources() -> list[Path]:
+    tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if tracked.returncode:
+        pytest.skip("the files of a repository are listed by git")
+    return [ROOT / name for name in tracked.stdout.split() if (ROOT / name).exists()]
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def unexplained_skips(tree: ast.AST) -> Iterator[int]:
+    """The lines of calls that skip a test, or expect it to fail, and do not say why."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        has_reason = any(keyword.arg == "reason" for keyword in node.keywords)
+        if name in ("skip", "xfail") and "pytest" in ast.unparse(node.func):
+            has_reason = has_reason or bool(node.args)
+        elif name not in ("importorskip", "skipif"):
+            continue
+        if not has_reason:
+            yield node.lineno
+
+
+def test_no_module_is_longer_than_500_lines() -> None:
+    long = {shown(path): lines for path in sources() if (lines := len(path.read_text().splitlines())) > LONGEST_MODULE}
+    assert long == {}
+
+
+def test_no_folder_has_more_than_20_modules() -> None:
+    counts = Counter(shown(path.parent) for path in sources())
+    assert {folder: count for folder, count in counts.items() if count > FULLEST_FOLDER} == {}
+
+
+def test_what_linters_and_type_checkers_ignore_has_a_reason() -> None:
+    lines = [
+        f"{shown(path)}:{number}: {line.strip()}"
+        for path in sources()
+        if not shown(path).startswith(EXPECTED_ERRORS)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if NO_REASON.search(line)
+    ]
+    assert lines == []
+
+
+def test_type_checkers_ignore_fewer_than_60_lines() -> None:
+    ignored = [
+        shown(path)
+        for path in sources()
+        for line in path.read_text().splitlines()
+        if "# type: ignore[" in line and not shown(path).startswith(EXPECTED_ERRORS)
+    ]
+    assert len(ignored) < MOST_IGNORED_BY_TYPE_CHECKERS
+
+
+def test_tests_that_do_not_run_say_why() -> None:
+    lines = [f"{shown(path)}:{line}" for path in sources() for line in unexplained_skips(ast.parse(path.read_text()))]
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("line", "bare"),
+    [
+        ("import a  # noqa: E402", True),
+        ("import a  # noqa", True),
+        ("x = 1  # noqa: E402, B018", True),
+        ("x = 1  # type: ignore[misc, override]", True),
+        ("import a  # noqa: E402 (it changes the path)", False),
+        ("x = 1  # noqa: B018  # for its error", False),
+        ("x = 1  # type: ignore[misc]  # as in torch", False),
+    ],
+)
+def test_the_scan_finds_exceptions_without_a_reason(line: str, bare: bool) -> None:
+    assert bool(NO_REASON.search(line)) is bare
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("pytest.importorskip('a')", 1),
+        ("pytest.mark.skipif(True)", 1),
+        ("pytest.skip()", 1),
+        ("pytest.skip('there is none')", 0),
+        ("pytest.mark.xfail(reason='why')", 0),
+        ("dataset.skip()", 0),
+    ],
+)
+def test_the_scan_finds_skips_without_a_reason(line: str, count: int) -> None:
+    assert len(list(unexplained_skips(ast.parse(line)))) == count
