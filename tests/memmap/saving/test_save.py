@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 from concurrent.futures import CancelledError
@@ -411,6 +412,24 @@ def test_a_jagged_tensor_may_be_ragged_in_a_later_dimension(tmp_path):
     again = TensorDict.load_memmap(tmp_path)["nt"]
     assert [tuple(part.shape) for part in again.unbind()] == [(3, 2), (3, 4)]
     assert all(torch.equal(a, b.T) for a, b in zip(again.unbind(), parts, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_nested_tensors_in_shared_memory_reach_a_child_process(layout):
+    parts = [torch.zeros(2, 3), torch.zeros(4, 3)]
+    td = TensorDict({"nt": torch.nested.nested_tensor(parts, layout=layout)}).memmap()
+    assert td.is_memmap() and td.is_locked
+    child = multiprocessing.get_context("fork").Process(target=lambda: td["nt"].unbind()[1].fill_(8))
+    child.start()
+    child.join()
+    assert [part.sum().item() for part in td["nt"].unbind()] == [0, 96]
+    assert [tuple(part.shape) for part in td.memmap_like()["nt"].unbind()] == [(2, 3), (4, 3)]
+
+
+def test_a_transposed_jagged_tensor_keeps_its_shape_in_shared_memory():
+    jagged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged).transpose(1, 2)
+    assert [tuple(part.shape) for part in TensorDict({"nt": jagged}, [2]).memmap()["nt"].unbind()] == [(3, 2), (3, 4)]
 
 
 @pytest.mark.parametrize("number_of_rows", [3, 5000])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from tensordict_memmap.saving.options import SHARED_MEMORY, SaveOptions
 from tensordict_memmap.saving.safetensors import SafetensorsWriter
 from tensordict_memmap.saving.tree import TreeWriter, error_key
 from tensordict_memmap.schema.build import build, fill
+from tensordict_memmap.schema.nested import nested_of
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import check_source, plan
 from tensordict_memmap.schema.sharded import distributed_calls, has_distributed
@@ -345,14 +347,22 @@ def _share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) 
 
 def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
     if leaf.layout != "strided":
-        return source.detach().to("cpu", copy=True)  # torch cannot share nested tensors
+        return _share_nested(leaf, source, [part.detach().reshape(-1) for part in source.unbind()])
     check_memory(error_key(leaf), source)
     return MemoryMappedTensor.from_tensor(source.detach() if source.requires_grad else source)
 
 
+def _share_nested(leaf: Leaf, source: torch.Tensor, parts: list[torch.Tensor]) -> torch.Tensor:
+    """Returns a nested tensor with the shapes of ``source`` over the values of ``parts`` in shared memory."""
+    flat = torch.cat(parts) if parts else torch.empty(0, dtype=leaf.dtype)
+    values = MemoryMappedTensor.from_tensor(flat).as_subclass(torch.Tensor)
+    rows = [list(part.shape) for part in source.unbind()]
+    return nested_of(values, rows, jagged=leaf.layout == "jagged", ragged=leaf.ragged, dims=leaf.shape[1])
+
+
 def _zeros(leaf: Leaf, source: torch.Tensor, reserve: bool) -> torch.Tensor:
     if leaf.layout != "strided":
-        return torch.zeros_like(source, device="cpu")
+        return _share_nested(leaf, source, [part.new_zeros(prod(part.shape)) for part in source.unbind()])
     made = MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
     if reserve and made.handler.descriptor is not None:
         with error_context(error_key(leaf)):
