@@ -11,6 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from tensordict_core.extension import (
 from tensordict_nn import errors
 from tensordict_nn.params.leaves import as_buffer
 from tensordict_nn.params.mapped import Guard, file_among, warn_of_file
+from tensordict_nn.params.optimizers import NOTED
 from tensordict_nn.params.plan import Plan, Slot, bind, find_plan
 from tensordict_nn.params.tensordict_params import TensorDictParams
 
@@ -164,7 +166,8 @@ def to_module(
     Tensors that the module changes or replaces in the block, such as buffers, are in the tensordict at its end.
 
     Parameters that are set for good are others than those that an optimizer was built with, and it does not train them:
-    set them first, or write values into the existing parameters with ``inplace=True``. Those of a saved folder that is
+    set them first, or write values into the existing parameters with ``inplace=True``. The next step of an optimizer
+    that holds a replaced parameter warns. Those of a saved folder that is
     mapped for writing cause a warning, because training would change the files; ``load(path, mode="c")`` maps them
     copy-on-write.
 
@@ -209,7 +212,7 @@ def to_module(
     elif inplace:
         swap, undo = _copy(td, module, non_blocking)
     else:
-        swap, undo = _swap(td, module, preserve_module_state, return_swap)
+        swap, undo = _swap(td, module, preserve_module_state, return_swap, swap_dest)
     if not return_swap:
         return None
     if swap_dest is not None:
@@ -226,8 +229,12 @@ def to_module(
 Undo = Callable[[Any], None]
 
 
-def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool) -> tuple[Any, Undo]:
+def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool, dest: Any) -> tuple[Any, Undo]:
     plan, leaves, held = find_plan(td, module)
+    replaced = plan.replaced
+    earlier = replaced.swap
+    if earlier is not None and earlier is not NOTED:
+        earlier = replaced.note(held)
     file = file_among(leaves) if plan.may_map else None
     guard = None
     if file is not None and is_block:
@@ -252,6 +259,7 @@ def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool) -> tuple[A
         raise
 
     def undo(swap: Any) -> None:
+        replaced.swap = earlier
         if guard is not None:
             guard.dismiss()
         if move_back is not None:
@@ -264,6 +272,8 @@ def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool) -> tuple[A
             _put_back(td, plan, leaves, held)
 
     swap = deferred(lambda: plan.structure.build(held), _META)
+    # of a block, until it is undone: the tensordict that is entered
+    replaced.swap = ref(swap if dest is None else dest)
     if guard is not None:
         annotate(swap, "guard", guard)
     return swap, undo

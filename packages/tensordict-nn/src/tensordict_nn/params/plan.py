@@ -21,6 +21,7 @@ from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, Node, dense, entries, is_leaf_tensor
 from tensordict_nn import errors
 from tensordict_nn.params.mapped import maps_files
+from tensordict_nn.params.optimizers import Replaced
 
 __all__ = ["Plan", "Slot", "bind", "find_plan", "put"]
 
@@ -186,12 +187,14 @@ class Plan:
         may_map: Whether leaves may be mapped onto files.
         custom: Position and module of leaves whose module overrides ``__setattr__`` (recurrent layers keep a list of
             their weights that way).
+        replaced: The parameters that were replaced, of which optimizers may not know.
         shared: Whether two leaves share a slot, because a module has two names.
     """
 
     __slots__ = (
-        "_below", "_children", "_names", "_own", "_parents", "_registries", "_registry_names", "_tables", "_types",
-        "buffers", "custom", "makes", "may_map", "owners", "parameters", "paths", "shared", "structure",
+        "__weakref__", "_below", "_children", "_names", "_own", "_parents", "_registries", "_registry_names",
+        "_tables", "_types", "buffers", "custom", "makes", "may_map", "owners", "parameters", "paths", "replaced",
+        "shared", "structure",
     )  # fmt: skip  # shorter than one a line
 
     def __init__(self, td: Any, module: nn.Module) -> None:
@@ -219,6 +222,7 @@ class Plan:
         self._below: list[str] = []
         self._children: list[Any] = []
         self._watch(td, module)
+        self.replaced = Replaced(module, paths, self.parameters, self.read() or [], self.read)
 
     def _watch(self, td: Any, module: nn.Module) -> None:
         """Records the dictionaries and modules that must stay the same for the plan to hold."""
