@@ -148,3 +148,34 @@ def test_what_is_missing_or_damaged_is_an_error_that_says_so(tmp_path):
     (tmp_path / "data.zarr" / "zarr.json").write_text("{")
     with pytest.raises(OSError, match="metadata may be damaged"):
         TensorDict.from_zarr(tmp_path / "data.zarr")
+
+
+def test_each_key_of_a_new_store_is_written_once_and_the_root_last(tmp_path, monkeypatch):
+    written: list[str] = []
+    put = zarr.storage.LocalStore.set
+
+    async def record(self, key, value):
+        written.append(key)
+        await put(self, key, value)
+
+    monkeypatch.setattr(zarr.storage.LocalStore, "set", record)
+    sample().to_zarr(tmp_path / "data.zarr", chunks=10).close()
+    # the first is the empty root that makes the folder
+    assert written[0] == written[-1] == "zarr.json" and len(set(written[1:])) == len(written) - 1
+    assert set(written) >= {"x/zarr.json", "x/c/0/0", "n/zarr.json", "n/y/zarr.json", "n/y/c/0", "name/zarr.json"}
+
+
+def test_a_store_in_memory_shares_nothing_with_the_tensordict_that_was_written():
+    td = TensorDict({"x": torch.arange(6).view(3, 2)}, [3])
+    stored = td.to_zarr(zarr.storage.MemoryStore())
+    td["x"].zero_()
+    assert stored["x"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert TensorDict({"y": torch.ones(3)}, [3]).to_zarr(stored.file.store)["y"].tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("options", [{"chunks": 7}, {"chunks": 3, "shards": 9}], ids=str)
+def test_blocks_hold_whole_chunks(tmp_path, monkeypatch, options):
+    monkeypatch.setattr("tensordict_store.persistent.writing._BLOCK", 100)
+    monkeypatch.setattr("tensordict_store.zarr.creation._QUEUED", 300)
+    plain = sample(40)
+    assert (plain.to_zarr(tmp_path / "data.zarr", **options) == plain).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,10 +12,21 @@ from torch import Tensor
 from tensordict_store.arrays.selection import Range, Selection
 from tensordict_store.arrays.values import Encoded
 
-__all__ = ["FACTS", "Array", "Group"]
+__all__ = ["FACTS", "Array", "Group", "Target", "Writable"]
 
 FACTS = "__tensordict__"
 """Attribute of a group: its batch size, its names, and the class of a tensorclass."""
+
+
+class Writable(Protocol):
+    """What a new array provides to be filled."""
+
+    @property
+    def unit(self) -> int:
+        """The rows that are stored together; writes of whole units need no reads."""
+
+    def write(self, box: Sequence[Range], value: Tensor) -> None:
+        """Write a tensor of the shape and dtype of a box into it."""
 
 
 class Array(ABC):
@@ -48,11 +59,36 @@ class Array(ABC):
 
     @property
     @abstractmethod
+    def unit(self) -> int:
+        """The rows that are stored together; writes of whole units need no reads."""
+
+    @property
+    @abstractmethod
     def gap(self) -> int:
         """How many rows between two runs are worth reading, to read both at once."""
 
 
-class Group(ABC):
+class Target(ABC):
+    """A group that is filled: one of an open file, or one of a file that is being created."""
+
+    @abstractmethod
+    def create_group(self, name: str) -> Target:
+        """Create an empty group in place of what has the name."""
+
+    @abstractmethod
+    def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Writable:
+        """Return an array of a shape and dtype: the one that has the name, or a new one in place of what has it."""
+
+    @abstractmethod
+    def put_value(self, name: str, value: Encoded) -> None:
+        """Create an array with encoded non-tensor data, in place of what has the name."""
+
+    @abstractmethod
+    def set_facts(self, facts: dict[str, Any]) -> None:
+        """Replace the attribute `FACTS`."""
+
+
+class Group(Target):
     """A group of arrays and groups."""
 
     writable: bool
@@ -79,10 +115,6 @@ class Group(ABC):
         """Return an array of a shape and dtype: the one that has the name, or a new one in place of what has it."""
 
     @abstractmethod
-    def put_value(self, name: str, value: Encoded) -> None:
-        """Create an array with encoded non-tensor data, in place of what has the name."""
-
-    @abstractmethod
     def remove(self, name: str) -> None:
         """Remove an array or a group."""
 
@@ -94,10 +126,6 @@ class Group(ABC):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """The attribute `FACTS`; empty if another program wrote the group."""
-
-    @abstractmethod
-    def set_facts(self, facts: dict[str, Any]) -> None:
-        """Replace the attribute `FACTS`."""
 
     def read_all(self, pairs: Sequence[tuple[Array, Selection]]) -> list[Tensor]:
         """Return the values of several selections of arrays of this file."""

@@ -70,6 +70,11 @@ class H5Array(Array):
         # chunks that the cache of HDF5 holds are decoded once, however many runs they are read in
         return rows if rows * row > 1 << 20 else min(rows, max(65536 // row, 1))
 
+    @property
+    def unit(self) -> int:
+        """The rows of a chunk."""
+        return int((self.dataset.chunks or (1,))[0])
+
     def read(self, selection: Selection) -> Tensor:
         """Return the values of the boxes of a selection, side by side."""
         self.file.check_open()

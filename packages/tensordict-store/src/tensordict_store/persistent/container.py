@@ -28,7 +28,7 @@ from tensordict_core.extension import (
     register_value_writer,
     type_name,
 )
-from tensordict_store.arrays.group import Array, Group
+from tensordict_store.arrays.group import Array, Group, Target
 from tensordict_store.arrays.selection import Selection, Selector, select
 from tensordict_store.arrays.values import decode, encode
 from tensordict_store.persistent.append import append_rows
@@ -321,7 +321,7 @@ class PersistentTensorDict(CustomContainer):
         self._children.pop(old, None)
         self._children.pop(new, None)
 
-    def _prepared(self, key: str, value: Any) -> Callable[[Group], None]:
+    def _prepared(self, key: str, value: Any) -> Callable[[Target], None]:
         """Return a function that stores an entry; what cannot be stored is found here, before anything changes."""
         if isinstance(value, Tensor):
             return prepared_tensor(key, value, lambda rows: value[rows] if value.ndim else value)
@@ -340,7 +340,7 @@ class PersistentTensorDict(CustomContainer):
         parts = self._prepared_entries(value)
         meta, names = value._meta, [str(name) for name in value._keys()]
 
-        def put(group: Group) -> None:
+        def put(group: Target) -> None:
             node = group.create_group(key)
             node.set_facts(facts_of(meta) | facts | {"keys": names})
             for part in parts:
@@ -348,7 +348,7 @@ class PersistentTensorDict(CustomContainer):
 
         return put
 
-    def _prepared_entries(self, node: Any) -> list[Callable[[Group], None]]:
+    def _prepared_entries(self, node: Any) -> list[Callable[[Target], None]]:
         """Return functions that store the entries of a node; a store whose reads copy is read when they run."""
         if not node._reads_copy:
             node = node._now() if isinstance(node, CustomContainer) else node._solid()
@@ -466,7 +466,7 @@ class PersistentTensorDict(CustomContainer):
         parts = writer._prepared_entries(td)
         meta = Meta(td._meta.batch_size, options.device, td._meta.names)
 
-        def fill(group: Group) -> None:
+        def fill(group: Target) -> None:
             group.set_facts(facts_of(meta) | {"keys": [str(key) for key in td._keys()]})
             for part in parts:
                 part(group)

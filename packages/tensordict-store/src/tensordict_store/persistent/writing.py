@@ -14,7 +14,7 @@ from torch import Tensor
 from tensordict_core import TensorDict
 from tensordict_core.extension import Index, Meta, Node
 from tensordict_store.arrays.dtypes import numpy_dtype
-from tensordict_store.arrays.group import Group
+from tensordict_store.arrays.group import Target
 
 __all__ = ["facts_of", "memmap_in_blocks", "prepared_tensor", "reader"]
 
@@ -39,7 +39,7 @@ def reader(node: Any, key: str) -> Callable[[slice], Tensor]:
     return read
 
 
-def prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) -> Callable[[Group], None]:
+def prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) -> Callable[[Target], None]:
     """Return a function that stores a tensor, a block of rows at a time.
 
     Raises:
@@ -52,12 +52,12 @@ def prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) ->
     numpy_dtype(value.dtype)
     shape, dtype = value.shape, value.dtype
 
-    def put(group: Group) -> None:
+    def put(group: Target) -> None:
         array = group.put_array(key, shape, dtype)
         if not shape:
             array.write([], read(slice(None)))
             return
-        for start, stop in _blocks(shape, dtype):
+        for start, stop in _blocks(shape, dtype, array.unit):
             array.write([(start, stop), *((0, n) for n in shape[1:])], read(slice(start, stop)))
 
     return put
@@ -100,8 +100,8 @@ def _fill(target: Any, node: Any) -> None:
             leaf[start:stop].copy_(read(slice(start, stop)))
 
 
-def _blocks(shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of rows that are copied at once."""
-    rows = max(_BLOCK // max(shape[1:].numel() * dtype.itemsize, 1), 1)
+def _blocks(shape: torch.Size, dtype: torch.dtype, unit: int = 1) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows that are copied at once; they hold whole units of rows."""
+    rows = max(_BLOCK // max(shape[1:].numel() * dtype.itemsize * unit, 1), 1) * unit
     for start in range(0, shape[0], rows):
         yield start, min(start + rows, shape[0])

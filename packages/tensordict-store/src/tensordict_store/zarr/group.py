@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,12 +15,11 @@ from tensordict_store.arrays.group import FACTS, Array, Group
 from tensordict_store.arrays.selection import Range, Selection, select
 from tensordict_store.arrays.values import STACK, TEXT, VALUE, Encoded
 from tensordict_store.extras import require
+from tensordict_store.zarr.creation import DTYPE, NewGroup, Requests, value_array
 from tensordict_store.zarr.layout import array_options
-from tensordict_store.zarr.store import Store, consolidate, open_store, replace_folder
+from tensordict_store.zarr.store import Store, check_name, consolidate, open_store, replace_folder, to_keep
 
 __all__ = ["ZarrArray", "ZarrGroup", "create_store", "open_group"]
-
-_DTYPE = "__tensordict_dtype__"
 
 
 class ZarrArray(Array):
@@ -39,13 +37,18 @@ class ZarrArray(Array):
         marked = any(name in self.attributes for name in (VALUE, STACK, TEXT))
         stored = np.dtype(array.dtype)
         self.dtype = None if marked or stored.kind in "OSTUV" else torch_dtype(stored)
-        if self.dtype is not None and _DTYPE in self.attributes:
-            self.dtype = dtype_named(self.attributes[_DTYPE])
+        if self.dtype is not None and DTYPE in self.attributes:
+            self.dtype = dtype_named(self.attributes[DTYPE])
 
     @property
     def gap(self) -> int:
         """Rows of a chunk, because a chunk is decoded as a whole."""
         return int(self.array.chunks[0]) if self.array.chunks else 0
+
+    @property
+    def unit(self) -> int:
+        """The rows of a chunk, or of a shard."""
+        return int((self.array.shards or self.array.chunks or (1,))[0])
 
     def read(self, selection: Selection) -> Tensor:
         """Return the values of the boxes of a selection, side by side."""
@@ -55,7 +58,7 @@ class ZarrArray(Array):
         """Write a tensor of the shape and dtype of a box into it."""
         self.store.check_writable()
         if value.numel():
-            self.array[tuple(slice(*side) for side in box) or ...] = as_array(value)
+            self.array[tuple(slice(*side) for side in box) or ...] = to_keep(self.array.store, as_array(value))
 
     def resize(self, rows: int) -> None:
         """Change the number of rows."""
@@ -178,11 +181,7 @@ class ZarrGroup(Group):
     def _free(self, name: str) -> None:
         """Make room for a new array or group."""
         self._change()
-        if not name or "/" in name or name in (".", "..") or name.startswith("__") or name == "zarr.json":
-            raise KeyError(
-                f"key {name!r} cannot be a name in a zarr store, where '/' separates groups and names that start with "
-                "'__' are reserved; rename the entry first"
-            )
+        check_name(name)
         if name in self.names():
             self.remove(name)
 
@@ -210,7 +209,7 @@ class ZarrGroup(Group):
             return old
         self._free(name)
         options = array_options(self.options, name, shape, stored.itemsize, self.facts)
-        attributes = {} if other is None else {_DTYPE: other}
+        attributes = {} if other is None else {DTYPE: other}
         made = self.group.create_array(name, shape=tuple(shape), dtype=stored, attributes=attributes, **options)
         array: Array = self._added(name, made)
         return array
@@ -218,20 +217,8 @@ class ZarrGroup(Group):
     def put_value(self, name: str, value: Encoded) -> None:
         """Create an array with encoded non-tensor data."""
         self._free(name)
-        content, attributes = value
-        if isinstance(content, str):
-            content, attributes = json.dumps(content).encode(), {VALUE: {"encoding": "json"}}
-        if isinstance(content, bytes):
-            array = np.frombuffer(content, dtype=np.uint8)
-            made = self.group.create_array(
-                name, shape=array.shape, dtype=array.dtype, chunks=array.shape, compressors=None, attributes=attributes
-            )
-        else:
-            array = content
-            chunks = tuple(max(n, 1) for n in array.shape)
-            made = self.group.create_array(
-                name, shape=array.shape, dtype="string", chunks=chunks, compressors=None, attributes=attributes
-            )
+        array, options = value_array(value)
+        made = self.group.create_array(name, **options)
         if array.size:
             made[...] = array
         self._added(name, made)
@@ -340,16 +327,17 @@ def open_group(filename: Any, group: Any, mode: str, locking: Any, options: dict
     return ZarrGroup(Store(group.store, "r" if group.read_only else "r+", None), group, options)
 
 
-def create_store(filename: Any, locking: Any, options: dict[str, Any], fill: Callable[[ZarrGroup], None]) -> ZarrGroup:
+def create_store(filename: Any, locking: Any, options: dict[str, Any], fill: Callable[[NewGroup], None]) -> ZarrGroup:
     """Write a new store, put it in place of an earlier one, and return its root group, open for reading and writing."""
 
     def write(location: Any) -> None:
-        group = open_group(location, None, "w", None, options)
-        fill(group)
-        group.flush()
+        requests = Requests(location, options.get("storage_options"))
+        fill(NewGroup(requests, "", options))
+        requests.send(last=True)
 
     replace_folder(filename, write)
-    return open_group(filename, None, "r+", None, options)
+    store, root = open_store(filename, "r+", options.get("storage_options"), zarr_format=3)
+    return ZarrGroup(store, root, options)
 
 
 def _open_again(location: Any, mode: str, storage_options: Any, path: str, options: dict[str, Any]) -> ZarrGroup:

@@ -6,12 +6,14 @@ import os
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+import numpy as np
 
 from tensordict_store.extras import require
 
-__all__ = ["Store", "consolidate", "open_store", "replace_folder"]
+__all__ = ["Store", "check_name", "consolidate", "consolidated", "open_store", "replace_folder", "to_keep"]
 
 MODES = ("r", "r+", "w", "w-", "a")
 
@@ -56,13 +58,29 @@ class Store:
             raise RuntimeError(f"the zarr store {self.location!r} is open for reading only; open it with mode='r+'")
 
 
-def open_store(location: Any, mode: str, storage_options: Any = None) -> tuple[Store, Any]:
+def check_name(name: str) -> None:
+    """Raise an error if a key cannot be the name of an array or a group.
+
+    Raises:
+        KeyError: It cannot.
+    """
+    if not name or "/" in name or name in (".", "..") or name.startswith("__") or name == "zarr.json":
+        raise KeyError(
+            f"key {name!r} cannot be a name in a zarr store, where '/' separates groups and names that start with "
+            "'__' are reserved; rename the entry first"
+        )
+
+
+def open_store(
+    location: Any, mode: str, storage_options: Any = None, zarr_format: int | None = None
+) -> tuple[Store, Any]:
     """Open a zarr store, and return it with its root group.
 
     Args:
         location: A path, a URL, or a store of zarr.
         mode: ``"r"``, ``"r+"``, ``"w"``, ``"w-"`` or ``"a"``, as in zarr.
         storage_options: The options of fsspec for a URL.
+        zarr_format: The format of a store that is opened, if it is known, which saves requests.
 
     Raises:
         ValueError: The mode is unknown.
@@ -78,7 +96,7 @@ def open_store(location: Any, mode: str, storage_options: Any = None) -> tuple[S
         # a writer changes the metadata of arrays, and consolidated copies of them would be stale
         options["use_consolidated"] = False
     try:
-        group = zarr.open_group(where, mode=mode, zarr_format=3 if mode in ("w", "w-") else None, **options)
+        group = zarr.open_group(where, mode=mode, zarr_format=3 if mode in ("w", "w-") else zarr_format, **options)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no zarr group at {where!r}; write one with to_zarr ({error})") from error
     except (OSError, ValueError, KeyError) as error:
@@ -91,12 +109,23 @@ def open_store(location: Any, mode: str, storage_options: Any = None) -> tuple[S
     return Store(where, mode, storage_options), group
 
 
+def to_keep(store: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return values that a store of zarr may keep: stores in memory hold the very arrays that they are given."""
+    memory: type = require("zarr", "PersistentTensorDict").storage.MemoryStore
+    return values.copy() if isinstance(store, memory) else values
+
+
 def consolidate(group: Any) -> None:
     """Write the metadata of all arrays into the root, so that readers open them with one request."""
     zarr = require("zarr", "PersistentTensorDict")
+    zarr.core.sync.sync(consolidated(zarr.api.asynchronous.consolidate_metadata(group.store, path=group.path)))
+
+
+async def consolidated(request: Awaitable[Any]) -> None:
+    """Wait for a request of zarr that consolidates metadata, without the warning that the format has no such thing."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
-        zarr.consolidate_metadata(group.store, path=group.path)
+        await request
 
 
 def replace_folder(location: Any, write: Callable[[Any], None]) -> None:
