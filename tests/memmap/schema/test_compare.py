@@ -42,8 +42,8 @@ def test_a_report_says_all_that_differs(saved):
     assert str(report).splitlines() == [
         "missing: b.e",
         "unexpected: b.d",
-        "another shape: a has [3, 2] where [3, 3] is wanted",
-        "another dtype: b.c has torch.int64 where torch.float32 is wanted",
+        "shape mismatch: a has [3, 2], expected [3, 3]",
+        "dtype mismatch: b.c has torch.int64, expected torch.float32",
     ]
 
 
@@ -222,11 +222,11 @@ def test_components_of_other_lengths_are_refused_before_anything_is_written(tmp_
 def test_values_of_another_batch_size_are_refused(tmp_path, name):
     TensorDict({"v": NonTensorStack("a", "b", "c")}, [3]).save(tmp_path / name)
     like = TensorDict({"v": NonTensorStack("x", "y")}, [2])
-    with pytest.raises(RuntimeError, match=r"v has \[3\] where \[2\]"):
+    with pytest.raises(RuntimeError, match=r"v has \[3\], expected \[2\]"):
         load_memmap(tmp_path / name, like=like)
-    with pytest.raises(RuntimeError, match=r"v has \[3\] where \[2\]"):
+    with pytest.raises(RuntimeError, match=r"v has \[3\], expected \[2\]"):
         load_into(like, tmp_path / name)
-    assert str(compare(tmp_path / name, like)) == "another shape: v has [3] where [2] is wanted"
+    assert str(compare(tmp_path / name, like)) == "shape mismatch: v has [3], expected [2]"
 
 
 @pytest.mark.parametrize(("dtype", "fill"), [(torch.int64, 0.5), (torch.uint8, -1), (torch.bool, 2)], ids=str)
@@ -244,7 +244,7 @@ def test_entries_of_another_shape_are_skipped_if_asked(tmp_path):
     TensorDict(dict(old.state_dict())).unflatten_keys(".").save(tmp_path / "model")
     new = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 7))
     before = new[1].weight.clone()
-    with pytest.raises(RuntimeError, match=r"1\.weight has \[4, 3\] where \[7, 3\] is wanted.*skip_mismatched=True"):
+    with pytest.raises(RuntimeError, match=r"1\.weight has \[4, 3\], expected \[7, 3\].*skip_mismatched=True"):
         load_into(new, tmp_path / "model")
     assert not torch.equal(new[0].weight, body.weight)
     report = load_into(new, tmp_path / "model", skip_mismatched=True)

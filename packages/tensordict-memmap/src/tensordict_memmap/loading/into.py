@@ -45,9 +45,7 @@ def compare(
 
     >>> _ = TensorDict({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}).save("there")
     >>> print(compare("there", TensorDict({"a": torch.zeros(4), "b": {"d": torch.zeros(2)}})))
-    missing: b.d
-    unexpected: b.c
-    another shape: a has [3] where [4] is wanted
+    missing: b.d unexpected: b.c shape mismatch: a has [3], expected [4]
     """
     if not values:
         return differences(

@@ -32,8 +32,8 @@ class Report:
     Attributes:
         missing: expected keys that do not exist.
         unexpected: existing keys that are not expected.
-        shapes: for each key of another shape, the found and the expected one.
-        dtypes: for each key of another dtype, the found and the expected one.
+        shapes: for each key whose shape differs, the found and the expected shape. dtypes: for each key whose dtype
+        differs, the found and the expected dtype.
         values: keys whose values differ, if values were compared.
         loaded: the keys that `load_into` wrote.
 
@@ -41,8 +41,7 @@ class Report:
     >>> bool(report), bool(Report())
     (True, False)
     >>> print(report)
-    missing: a
-    another shape: b.c has [3] where [4] is wanted
+    missing: a shape mismatch: b.c has [3], expected [4]
     """
 
     missing: list[Key] = field(default_factory=list)
@@ -85,16 +84,16 @@ class Report:
         if self.unexpected:
             yield "unexpected: " + _listed(map(_dotted, self.unexpected))
         if self.shapes:
-            yield "another shape: " + _listed(
-                f"{_dotted(key)} has {list(found)} where {list(wanted)} is wanted"
+            yield "shape mismatch: " + _listed(
+                f"{_dotted(key)} has {list(found)}, expected {list(wanted)}"
                 for key, (found, wanted) in self.shapes.items()
             )
         if self.dtypes:
-            yield "another dtype: " + _listed(
-                f"{_dotted(key)} has {found} where {wanted} is wanted" for key, (found, wanted) in self.dtypes.items()
+            yield "dtype mismatch: " + _listed(
+                f"{_dotted(key)} has {found}, expected {wanted}" for key, (found, wanted) in self.dtypes.items()
             )
         if self.values:
-            yield "other values: " + _listed(map(_dotted, self.values))
+            yield "value mismatch: " + _listed(map(_dotted, self.values))
 
 
 def _dotted(key: Key) -> str:
@@ -109,7 +108,7 @@ def _listed(lines: Any) -> str:
 def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool) -> Any:
     """Returns a loaded tensordict in the structure of ``like``; see `load_memmap` for the arguments."""
     if not isinstance(like, TensorNode):
-        raise TypeError(f"like= takes a tensordict of the structure that is wanted, not a {type(like).__name__}")
+        raise TypeError(f"like= takes a tensordict with the expected structure, not a {type(like).__name__}")
     made: Any = like._clone(False)
     if made.is_locked:
         made.unlock_()
@@ -139,7 +138,7 @@ def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False, sh
         ways = "pass strict=False, or cast=True for dtypes"
         if bad.shapes:
             ways = "shapes are never converted; load_into(..., skip_mismatched=True) leaves such entries as they are"
-        raise RuntimeError(f"what is loaded has the structure that is wanted, and here differ: {bad}; {ways}")
+        raise RuntimeError(f"the save does not have the expected structure: {bad}; {ways}")
 
 
 # --- trees
