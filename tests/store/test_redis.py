@@ -142,15 +142,16 @@ def test_a_dictionary_is_stored_with_a_batch_size(redis_port):
     assert store.batch_size == (3,) and store[1]["n", "b"].tolist() == [1, 1]
 
 
-def test_time_to_live_ends(redis_port):
+@pytest.mark.parametrize("kind", ["tensordict", "stack"])
+def test_time_to_live_ends(redis_port, kind):
     client = redis.Redis(port=redis_port)
-    store = sample().to_store(port=redis_port, ttl=1000)
+    store = (sample() if kind == "tensordict" else stack()).to_store(port=redis_port, ttl=1000)
     names = client.keys(f"*{store.td_id}*")
     assert names and all(0 < client.ttl(name) <= 1000 for name in names)
-    store["new"] = torch.ones(10)
+    store["new"] = torch.ones(store.batch_size)
     assert client.ttl(store._tree.data(("new",))) > 0
     store.expire(None)
-    assert all(client.ttl(name) == -1 for name in client.keys(f"*{store.td_id}*"))
+    assert store.client.ping() and all(client.ttl(name) == -1 for name in client.keys(f"*{store.td_id}*"))
 
 
 def test_a_value_that_is_gone_is_an_error_and_is_not_made_again(store):

@@ -32,6 +32,7 @@ from tensordict_store.arrays.selection import Selector
 from tensordict_store.redis.commands import Command
 from tensordict_store.redis.constructors import Constructors, tree_at
 from tensordict_store.redis.layout import Record, tensor_record
+from tensordict_store.redis.node import ServerNode
 from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change, Path, Tree, batch_size_of, decoded, encoded
@@ -43,7 +44,7 @@ SAVE = "redis_save"
 """Annotation of non-tensor data that was read from a server: stores new values of it."""
 
 
-class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a server has an address
+class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a server has an address
     """A tensordict whose entries are values of a Redis server.
 
     Args:
@@ -73,8 +74,6 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
     tensor([1, 2])
     """
 
-    _reads_copy = True
-
     def __init__(
         self,
         *,
@@ -98,7 +97,7 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
         where = as_device(device)
         if td_id is None:
             meta = Meta(as_batch_size(batch_size), where)
-            self._begin(tree, (), meta, bool(allow_pickle))
+            self._start_at(tree, (), meta, bool(allow_pickle))
             self._create(Change())
         else:
             found = tree.load()
@@ -106,19 +105,12 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
             where = as_device(found[2].decode()) if where is None and found[2] else where
             names = tree.nodes[()].get("names")
             meta = Meta(size, where, tuple(names) if names and len(names) == len(size) else None)
-            self._begin(tree, (), meta, bool(allow_pickle))
-
-    def _begin(self, tree: Tree, path: Path, meta: Meta, allow_pickle: bool) -> None:
-        self._start(meta)
-        self._tree = tree
-        self._path = path
-        self._allow_pickle = allow_pickle
-        self._children: dict[str, Any] = {}
+            self._start_at(tree, (), meta, bool(allow_pickle))
 
     @classmethod
     def _at(cls, tree: Tree, path: Path, meta: Meta, allow_pickle: bool) -> Self:
         self = object.__new__(cls)
-        self._begin(tree, path, meta, allow_pickle)
+        self._start_at(tree, path, meta, allow_pickle)
         return self
 
     def _create(self, change: Change) -> None:
@@ -132,55 +124,7 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
         change.nodes[()] |= facts_of(meta)
         self._tree.apply(change)
 
-    # what is particular to a server -----------------------------------------------------------------------------------
-
-    @property
-    def td_id(self) -> str:
-        """The id of the tensordict on the server."""
-        return self._tree.id
-
-    @property
-    def client(self) -> Any:
-        """The client of redis-py."""
-        return self._tree.connection.client
-
-    def close(self) -> None:
-        """Close the connections; the values stay on the server, and a later operation connects again."""
-        self._tree.connection.close()
-
-    def clear_redis(self) -> None:
-        """Delete all entries and metadata from the server, in one request."""
-        tree = self._tree
-        tree.connection.run([("UNLINK", *tree.all_names())], atomic=True)
-        tree.records.clear()
-        tree.nodes = {(): {"keys": []}}
-        self._children.clear()
-
-    def expire(self, seconds: int | None) -> Self:
-        """Let the server delete the whole tensordict after a time; ``None`` keeps it.
-
-        Entries that are stored later live as long, counted from when they are stored.
-        """
-        tree = self._tree
-        tree.ttl = seconds
-        how: list[Command] = [
-            ("PERSIST", name) if seconds is None else ("EXPIRE", name, seconds) for name in tree.all_names()
-        ]
-        tree.connection.run(how, atomic=True)
-        return self
-
-    def to_local(self) -> Any:
-        """Return a plain tensordict of all entries, read in one request."""
-        return self._now()
-
     # entries ----------------------------------------------------------------------------------------------------------
-
-    def _record(self, key: str) -> Record | None:
-        return self._tree.records.get((*self._path, key))
-
-    def _keys(self) -> Iterable[str]:
-        self._tree.refresh()
-        return list(self._tree.nodes.get(self._path, {"keys": ()})["keys"])
 
     def _peek(self, key: str) -> Any:
         self._tree.refresh()
@@ -197,9 +141,6 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
         if record is None:
             return self._child(key)
         return self._values([key])[0] if record.dtype is None else self._read(key, None)
-
-    def _nodes(self) -> Iterable[Node]:
-        return [child for key in self._keys() if self._record(key) is None and (child := self._child(key)) is not None]
 
     def _child(self, key: str) -> Any:
         path = (*self._path, key)
@@ -302,9 +243,6 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
 
     # writes -----------------------------------------------------------------------------------------------------------
 
-    def _shared_store(self) -> Any:
-        return self._tree
-
     def _write(self, key: str, index: Index | None, value: Tensor) -> None:
         self._write_all([(self, key, index, value)])
 
@@ -356,14 +294,6 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
         for key, value in items:
             self._add_entry((*path, key), value, change)
 
-    def _del(self, key: str) -> None:
-        change = Change()
-        change.removed.append((*self._path, key))
-        facts = self._tree.nodes[self._path]
-        change.nodes[self._path] = {**facts, "keys": [name for name in facts["keys"] if name != key]}
-        self._children.pop(key, None)
-        self._tree.apply(change)
-
     def _rename(self, old: str, new: str) -> None:
         value = self._get(old)
         value = value._now() if isinstance(value, CustomContainer) else value
@@ -387,12 +317,6 @@ class TensorDictStore(Constructors, CustomContainer):  # type: ignore[misc]  # a
     def __reduce__(self) -> Any:
         """Pickled is where the entries are: another process connects on its own."""
         return _rebuilt, (type(self), self._tree, self._path, self._meta, self._allow_pickle, self._locked)
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(\n    keys={sorted(map(str, self._keys()))},\n    batch_size={self.batch_size},\n"
-            f"    device={self.device},\n    backend={self._tree.connection.backend!r},\n    td_id={self.td_id!r})"
-        )
 
 
 def _rebuilt(cls: Any, tree: Tree, path: Path, meta: Meta, allow_pickle: bool, locked: bool) -> Any:

@@ -7,7 +7,7 @@ element or a range of them is one range of that value.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import torch
@@ -20,13 +20,14 @@ from tensordict_store.redis.constructors import tree_at
 from tensordict_store.redis.container import SAVE
 from tensordict_store.redis.elements import add_elements, ends_of, named, runs_of, shape_of
 from tensordict_store.redis.layout import Record, parse_size
+from tensordict_store.redis.node import ServerNode
 from tensordict_store.redis.ranges import as_bytes, tensor_of
 from tensordict_store.redis.tree import Change, Path, Tree, decoded
 
 __all__ = ["LazyStackedTensorDictStore"]
 
 
-class LazyStackedTensorDictStore(CustomContainer):
+class LazyStackedTensorDictStore(ServerNode):
     """A lazy stack on a Redis server; its elements have the same keys, and shapes of their own.
 
     Args:
@@ -57,8 +58,6 @@ class LazyStackedTensorDictStore(CustomContainer):
     >>> stored[1]["a"]  # doctest: +SKIP
     tensor([1., 1.])
     """
-
-    _reads_copy = True
 
     def __init__(
         self,
@@ -93,11 +92,8 @@ class LazyStackedTensorDictStore(CustomContainer):
         self, tree: Tree, path: Path, count: int, dim: int, inner: torch.Size, device: Any, allow_pickle: bool
     ) -> None:
         size = torch.Size((*inner[:dim], count, *inner[dim:]))
-        self._start(Meta(size, device))
-        self._tree, self._path = tree, path
+        self._start_at(tree, path, Meta(size, device), allow_pickle)
         self._count, self._dim, self._inner = count, dim, inner
-        self._allow_pickle = allow_pickle
-        self._children: dict[str, Any] = {}
 
     @classmethod
     def _at(cls, *parts: Any) -> Self:
@@ -117,37 +113,9 @@ class LazyStackedTensorDictStore(CustomContainer):
         self._tree.apply(change)
 
     @property
-    def td_id(self) -> str:
-        """The id of the stack on the server."""
-        return self._tree.id
-
-    @property
     def stack_dim(self) -> int:
         """The batch dimension along which the elements are stacked."""
         return self._dim
-
-    def close(self) -> None:
-        """Close the connections; the values stay on the server, and a later operation connects again."""
-        self._tree.connection.close()
-
-    def clear_redis(self) -> None:
-        """Delete all entries and metadata from the server, in one request."""
-        tree = self._tree
-        tree.connection.run([("UNLINK", *tree.all_names())], atomic=True)
-        tree.records.clear()
-        tree.nodes = {(): {"keys": []}}
-        self._children.clear()
-
-    def to_local(self) -> Any:
-        """Return a plain lazy stack of all elements, read in one request."""
-        return self._now()
-
-    def _keys(self) -> Iterable[str]:
-        self._tree.refresh()
-        return list(self._tree.nodes.get(self._path, {"keys": ()})["keys"])
-
-    def _record(self, key: str) -> Record | None:
-        return self._tree.records.get((*self._path, key))
 
     def _child(self, key: str) -> Any:
         path = (*self._path, key)
@@ -189,9 +157,6 @@ class LazyStackedTensorDictStore(CustomContainer):
         if isinstance(value, Node):
             annotate(cast("Any", value), SAVE, lambda new: self._set(key, new))
         return value
-
-    def _nodes(self) -> Iterable[Node]:
-        return [child for key in self._keys() if self._record(key) is None and (child := self._child(key)) is not None]
 
     def _read(self, key: str, index: Index | None) -> Any:
         if self._record(key) is None or index is None:
@@ -280,9 +245,6 @@ class LazyStackedTensorDictStore(CustomContainer):
         entries = {name: self._empty(meta, (*path, name)) if (*path, name) in nodes else None for name in names}
         return dense(entries, meta)
 
-    def _shared_store(self) -> Any:
-        return self._tree
-
     def _write(self, key: str, index: Index | None, value: Tensor) -> None:
         """Write into a part of an entry whose elements have one shape."""
         record = self._record(key)
@@ -357,25 +319,13 @@ class LazyStackedTensorDictStore(CustomContainer):
         self._children.pop(key, None)
         self._tree.apply(change)
 
-    def _del(self, key: str) -> None:
-        change = Change()
-        change.removed.append((*self._path, key))
-        facts = self._tree.nodes[self._path]
-        change.nodes[self._path] = {**facts, "keys": [name for name in facts["keys"] if name != key]}
-        self._children.pop(key, None)
-        self._tree.apply(change)
-
     def __reduce__(self) -> Any:
         """Pickled is where the entries are: another process connects on its own."""
         parts = (self._tree, self._path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle)
         return _rebuilt, (type(self), parts, self._locked)
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(\n    keys={sorted(self._keys())},\n    batch_size={self.batch_size},\n"
-            f"    count={self._count},\n    stack_dim={self._dim},\n    device={self.device},\n"
-            f"    backend={self._tree.connection.backend!r},\n    td_id={self.td_id!r})"
-        )
+    def _shown(self) -> dict[str, Any]:
+        return {"count": self._count, "stack_dim": self._dim}
 
     @classmethod
     def from_lazy_stack(
