@@ -211,6 +211,17 @@ def test_elements_of_a_stack_are_written(redis_port):
         other.set_("x", torch.zeros(3, 3))
 
 
+def test_a_ragged_entry_leaves_nothing_behind_when_it_is_removed_or_replaced(redis_port):
+    store = stack().to_store(port=redis_port)
+    client = store.client
+    assert len(client.keys(f"*{store.td_id}*:idx")) == 1
+    store["x"] = torch.zeros(3)
+    assert client.keys(f"*{store.td_id}*:idx") == [] and store["x"].tolist() == [0, 0, 0]
+    store = stack().to_store(port=redis_port)
+    del store["x"]
+    assert client.keys(f"*{store.td_id}*:idx") == []
+
+
 def test_a_stack_is_opened_as_a_stack_only(redis_port):
     store = sample().to_store(port=redis_port)
     with pytest.raises(TypeError, match="no lazy stack; open it with TensorDictStore"):

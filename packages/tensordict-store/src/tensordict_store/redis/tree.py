@@ -144,7 +144,7 @@ class Tree:
         stored = {path for path, _, _ in change.puts}
         lost = [path for path in old if path not in stored]
         if lost:
-            commands.append(("UNLINK", *(name for path in lost for name in (self.data(path), self.meta(path)))))
+            commands.append(("UNLINK", *(name for path in lost for name in self._names_of(path, self.records[path]))))
             commands.append(("SREM", self.name("__keys__"), *map(join, lost)))
         gone = [node for root in change.removed for node in self.nodes if node[: len(root)] == root]
         gone = [node for node in gone if node not in change.nodes and node]
@@ -177,6 +177,9 @@ class Tree:
         data, meta = self.data(path), self.meta(path)
         fields = [part for pair in record.fields().items() for part in pair]
         commands: list[Command] = [("DEL", meta), ("HSET", meta, *fields)]
+        earlier = self.records.get(path)
+        if earlier is not None and earlier.shapes is not None and record.shapes is None:
+            commands.append(("DEL", f"{data}:idx"))
         if value is None:  # zeros, which the server makes itself
             commands.append(("DEL", data))
             commands.append(("SETRANGE", data, record.nbytes - 1, b"\0") if record.nbytes else ("SET", data, b""))
@@ -191,15 +194,20 @@ class Tree:
 
     def _touched(self, change: Change) -> list[str]:
         names = [self.name(name) for name in ("__keys__", "__nodes__", *self.extra)]
-        return names + [name for path, _, _ in change.puts for name in (self.data(path), self.meta(path))]
+        return names + [name for path, record, _ in change.puts for name in self._names_of(path, record)]
 
     def all_names(self) -> list[str]:
         """Return every name that the tensordict has on the server."""
         names = ("__keys__", "__nodes__", "__type__", "__batch_size__", "__device__")
         out = [self.name(name) for name in (*names, "__count__", "__stack_dim__", "__inner_batch_size__")]
-        for path in self.records:
-            out += [self.data(path), self.meta(path), f"{self.data(path)}:idx"]
+        for path, record in self.records.items():
+            out += self._names_of(path, record)
         return out
+
+    def _names_of(self, path: Path, record: Record) -> list[str]:
+        """Return the names of the value and the metadata of an entry, and of the offsets of a ragged one."""
+        data = self.data(path)
+        return [data, self.meta(path), *([] if record.shapes is None else [f"{data}:idx"])]
 
 
 def _node_name(path: Path) -> str:
