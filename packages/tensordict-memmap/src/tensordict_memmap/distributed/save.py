@@ -48,6 +48,10 @@ TIMEOUT = 1800.0
 """The default number of seconds to wait for another rank, that of torch's process groups."""
 
 
+_DISK_THREADS = 2
+"""The least number of threads of a rank in a durable save, of which one copies while the other waits for the disk."""
+
+
 class ShardedSave:
     """One save by several ranks.
 
@@ -217,8 +221,9 @@ class ShardedSave:
         run.check_cancelled()
         writes = writes_of(head["staged"], layout, share, form.keys, form.shapes(), form.parts, maps=head["maps"])
         self._tell_total(form, share)
-        many = run.durable and len(writes) > DISK_THREADS and not self.options.num_threads
-        (replace(run, threads=None) if many else run).write_files(writes)  # many threads wait for syncs of many files
+        if run.durable and not self.options.num_threads:  # threads wait for the disk, or for syncs of many files
+            run = replace(run, threads=None if len(writes) > DISK_THREADS else max(run.threads or 1, _DISK_THREADS))
+        run.write_files(writes)
         if run.durable and self.team.is_coordinator:
             written = {write.path for write in writes}
             for number, path in enumerate(layout.files):  # those of which this rank wrote the header only

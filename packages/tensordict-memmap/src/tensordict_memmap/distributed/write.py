@@ -69,7 +69,9 @@ def writes_of(
             [nbytes for _, _, _, nbytes in rows],
         )[0]
         path, owned = path_in(folder, layout.files[file]), file in layout.owned
-        writes.append(FileWrite(path, content, layout.sizes[file], fresh=owned, shared=not owned, maps=maps))
+        writes.append(
+            FileWrite(path, content, layout.sizes[file], fresh=owned, shared=not owned, maps=maps, direct=True)
+        )
     return writes
 
 

@@ -20,6 +20,7 @@ import torch
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.engine.direct import DirectFile
 from tensordict_memmap.engine.tuning import JOB_BYTES, MAPPED_COPY_MIN, are_ranges_small
 
 __all__ = ["Put", "Sink", "error_context", "is_mapping_fast", "reserve_file", "reserve_files"]
@@ -34,6 +35,7 @@ class Sink:
     Args:
         file: its descriptor, which the caller closes. A `Descriptor` stays open while a thread uses the sink.
         maps: whether its blocks are reserved on a disk of this machine already, so that threads may copy into mappings.
+        direct: the same file for direct writes, if ranges are written past the page cache.
 
     >>> import numpy as np
     >>> source = np.arange(4, dtype=np.uint8)
@@ -43,10 +45,11 @@ class Sink:
     [0, 0, 0, 1, 2, 3]
     """
 
-    __slots__ = ("_maps", "_turn", "fd", "file")
+    __slots__ = ("_maps", "_turn", "direct", "fd", "file")
 
-    def __init__(self, file: int | Descriptor, *, maps: bool = False) -> None:
+    def __init__(self, file: int | Descriptor, *, maps: bool = False, direct: DirectFile | None = None) -> None:
         self.file = file
+        self.direct = direct
         self.fd = file if isinstance(file, int) else file.fileno()
         self._maps = maps  # not until blocks are reserved: a copy into a mapping on a full disk would end the process
         self._turn = threading.Lock()
@@ -75,7 +78,9 @@ class Sink:
             nbytes: its length in bytes.
             count: the number of memory ranges that are written to it.
         """
-        if not self._maps or nbytes < MAPPED_COPY_MIN or are_ranges_small(nbytes, count):
+        if self.direct is not None:
+            yield self.direct.put
+        elif not self._maps or nbytes < MAPPED_COPY_MIN or are_ranges_small(nbytes, count):
             yield functools.partial(syscalls.write_ranges_at, self.fd)
         elif self._turn.acquire(blocking=False):
             try:

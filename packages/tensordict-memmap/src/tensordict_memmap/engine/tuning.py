@@ -58,6 +58,12 @@ KERNEL_LOAD_MIN = 12 << 20
 KERNEL_COMPILE_MIN = 96 << 20
 """Strided bytes in one call from which kernels are compiled and cached for later processes (some seconds)."""
 
+DIRECT_MIN = 512 << 10
+"""Bytes of a range from which a durable save writes it past the page cache."""
+
+DIRECT_FILE_MIN = 32 << 20
+"""Bytes of a file from which a durable save writes to it past the page cache."""
+
 DISK_THREADS = 8
 """The number of threads of a durable save, which wait for the disk."""
 

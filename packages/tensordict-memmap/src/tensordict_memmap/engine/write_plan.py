@@ -12,6 +12,7 @@ one file wait for each other in the operating system (``sink.py``). Measurements
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -25,11 +26,12 @@ import torch
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import Extent, hash_bytes
 from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.engine.direct import DirectFile
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.jobs import Part, Write, cut_into_jobs, finish_device_work
 from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import Contiguous, FileRange, Run, Scattered, Strided, ViaTorch, classify
-from tensordict_memmap.engine.tuning import DISK_THREADS, SMALL_FILE, load_kernels
+from tensordict_memmap.engine.tuning import DIRECT_FILE_MIN, DISK_THREADS, SMALL_FILE, load_kernels
 
 __all__ = ["FileWrite", "write_files", "write_into"]
 
@@ -49,6 +51,7 @@ class FileWrite:
         maps: whether blocks of a shared file are reserved on a disk of this machine, so that threads may copy into
             mappings of it.
         extents: the ranges of the file that get a checksum.
+        direct: whether a durable save may write past the page cache, as nobody maps the file at once.
         key: the key for errors if there are no ranges.
     """
 
@@ -60,6 +63,7 @@ class FileWrite:
     key: object = None
     shared: bool = False
     maps: bool = False
+    direct: bool = False
 
 
 @dataclass(slots=True)
@@ -79,18 +83,25 @@ class _Open:
 
     def enter(self) -> Sink:
         with self.lock:
-            if self.sink is None and self.write.shared:
-                flags = os.O_RDWR | syscalls.BINARY | syscalls.NO_LINK
-                self.sink = Sink(Descriptor(os.open, self.write.path, flags), maps=self.write.maps)
-            elif self.sink is None:
-                self.sink = Sink(_create(self.write.path, os.O_TRUNC if self.write.fresh else 0))
-                if (
-                    not self.write.fresh
-                    or not self.write.ranges
-                    or (self.size >= SMALL_FILE and not self.sink.reserve(0, self.size))
-                ):
-                    os.ftruncate(self.sink.fd, self.size)
+            if self.sink is None:
+                self.sink = self._open()
+                if self.durable and self.write.direct and self.size >= DIRECT_FILE_MIN:
+                    with contextlib.suppress(OSError):  # then through the page cache
+                        self.sink.direct = DirectFile(self.write.path, self.sink.fd)
             return self.sink
+
+    def _open(self) -> Sink:
+        if self.write.shared:
+            flags = os.O_RDWR | syscalls.BINARY | syscalls.NO_LINK
+            return Sink(Descriptor(os.open, self.write.path, flags), maps=self.write.maps)
+        sink = Sink(_create(self.write.path, os.O_TRUNC if self.write.fresh else 0))
+        if (
+            not self.write.fresh
+            or not self.write.ranges
+            or (self.size >= SMALL_FILE and not sink.reserve(0, self.size))
+        ):
+            os.ftruncate(sink.fd, self.size)
+        return sink
 
     def leave(self) -> None:
         with self.lock:
@@ -102,6 +113,8 @@ class _Open:
 
     def close(self) -> None:
         sink, self.sink = self.sink, None
+        if sink is not None and sink.direct is not None:
+            sink.direct.close()
         if sink is not None and isinstance(sink.file, Descriptor):
             sink.file.close()
 
