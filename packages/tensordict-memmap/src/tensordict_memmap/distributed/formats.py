@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import prod
 
 from tensordict_memmap.distributed.assign import Assignment
 from tensordict_memmap.distributed.held import Held
-from tensordict_memmap.distributed.layout import Layout, packed_layout, path_in
+from tensordict_memmap.distributed.layout import Layout, content_of, packed_layout, path_in
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import ShardPlan
+from tensordict_memmap.engine.checksums import DIGITS, checksum_of
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.detect import SAFETENSORS, TREE
@@ -20,6 +22,7 @@ from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeFile, escaped_names, leaf_files, link_file, node_files
 from tensordict_memmap.schema.node import Path, leaves, nodes
+from tensordict_memmap.storage.header_checksums import write_checksums
 from tensordict_memmap.storage.manifest import Entry, Manifest
 
 __all__ = ["Format", "check_same_names", "format_of", "list_files", "whole_writes"]
@@ -55,8 +58,20 @@ class Format(ABC):
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
         """Where the tensors lie, as the coordinator decides."""
 
+    def sizes(self) -> list[int]:
+        """The bytes of each whole tensor."""
+        return [prod(kind.shape) * kind.dtype.itemsize for kind in (self.plan.kinds[one] for one in self.plan.column)]
+
     @abstractmethod
-    def manifest(self, staged: str | None, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+    def manifest(
+        self,
+        staged: str | None,
+        layout: Layout,
+        save_id: str,
+        *,
+        durable: bool,
+        checksums: Sequence[str] = (),
+    ) -> Manifest | None:
         """Completes the staged files when all ranks have written, and lists them if they are a folder.
 
         Args:
@@ -64,6 +79,7 @@ class Format(ABC):
             layout: the files.
             save_id: the id of the save.
             durable: whether files are synced.
+            checksums: the checksum of each tensor of the plan, if the save has checksums.
         """
 
 
@@ -79,9 +95,25 @@ class _Packed(Format):
 
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
         pack = self.pack
-        return packed_layout(assignment.names, pack.forms, pack.metadata, save_id, self.options.shard_size)
+        return packed_layout(
+            assignment.names,
+            pack.forms,
+            pack.metadata,
+            save_id,
+            self.options.shard_size,
+            checksum=self.options.checksum,
+        )
 
-    def manifest(self, staged: str | None, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+    def manifest(
+        self, staged: str | None, layout: Layout, save_id: str, *, durable: bool, checksums: Sequence[str] = ()
+    ) -> Manifest | None:
+        if self.options.checksum and staged is not None:
+            found: list[list[tuple[int, str]]] = [[] for _ in layout.files]
+            for file, offset, checksum in zip(layout.file_of, layout.offsets, checksums, strict=True):
+                found[file].append((offset, checksum[-DIGITS:]))
+            for path, rows in zip(layout.files, found, strict=True):
+                digits = "".join(one for _, one in sorted(rows))
+                write_checksums(path_in(staged, path), layout.texts[path], digits, durable=durable)
         return list_files(layout, save_id) if self.is_folder else None
 
 
@@ -117,8 +149,15 @@ class _Tree(Format):
         found = [file for node in nodes(self.schema) for file in node_files(node)]
         return found + [file for leaf in self.leaves if leaf.layout != "strided" for file in leaf_files(leaf)]
 
-    def manifest(self, staged: str | None, layout: Layout, save_id: str, *, durable: bool) -> Manifest | None:
+    def manifest(
+        self, staged: str | None, layout: Layout, save_id: str, *, durable: bool, checksums: Sequence[str] = ()
+    ) -> Manifest | None:
         manifest = list_files(layout, save_id)
+        if self.options.checksum:
+            for path, checksum in zip(layout.files, checksums, strict=True):
+                manifest.files[path] = Entry(manifest.files[path].size, checksum)
+            for file in layout.whole:
+                manifest.files[os.fspath(file.path)] = Entry(file.size or 0, checksum_of(content_of(file)))
         manifest.names = escaped_names(self.schema)
         for leaf in self.leaves:
             if leaf.alias is not None and leaf.nbytes:

@@ -11,14 +11,17 @@ from itertools import accumulate
 
 import numpy as np
 import orjson
+import torch
 
 from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.safetensors.header import INDEX_NAME, SAVE_ID, Form, dump_header, ranks
 from tensordict_memmap.saving.safetensors import shard_names, split
+from tensordict_memmap.schema.dtypes import as_bytes
+from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums
 
-__all__ = ["Layout", "packed_layout", "path_in"]
+__all__ = ["Layout", "content_of", "packed_layout", "path_in"]
 
 
 @dataclass(slots=True)
@@ -74,12 +77,25 @@ def path_in(folder: str, path: str) -> str:
     return f"{folder}/{path}" if path else folder
 
 
+def content_of(file: FileWrite) -> bytes:
+    """The bytes of a file that the coordinator writes alone."""
+    block = np.zeros(file.size or 0, dtype=np.uint8)
+    for part in file.ranges:
+        assert isinstance(part, FileRange)
+        source = part.source
+        data = as_bytes(source).numpy() if isinstance(source, torch.Tensor) else np.frombuffer(source, dtype=np.uint8)
+        block[part.offset : part.offset + len(data)] = data
+    return block.tobytes()
+
+
 def packed_layout(
     names: Sequence[str],
     forms: Sequence[Form],
     texts: Callable[[list[str] | None], dict[str, str]],
     save_id: str,
     shard_size: int | None = None,
+    *,
+    checksum: bool = False,
 ) -> Layout:
     """The layout of tensors in one safetensors file, or in shards and their index.
 
@@ -90,8 +106,8 @@ def packed_layout(
             one file holds all.
         save_id: the id of the save, which each file holds.
         shard_size: the most bytes of tensors in a shard.
+        checksum: whether the headers have room for checksums.
 
-    >>> import torch
     >>> forms = [Form(torch.uint8, (3,)), Form(torch.float32, (2,))]
     >>> layout = packed_layout(["a", "b"], forms, lambda names: {"format": "pt"}, "0123")
     >>> len(layout.texts[""]) % 64, [offset - len(layout.texts[""]) for offset in layout.offsets]
@@ -107,7 +123,10 @@ def packed_layout(
         ends = list(accumulate(sizes[n] for n in order))
         told = [names[n] for n in order]
         metadata = texts(told if shard_size is None else None) if not number else {"format": "pt"}
-        header = dump_header(told, [forms[n] for n in order], ends, metadata | {SAVE_ID: save_id})
+        metadata = metadata | {SAVE_ID: save_id}
+        if checksum:
+            metadata[CHECKSUMS] = reserve_checksums(sum(sizes[n] > 0 for n in order))
+        header = dump_header(told, [forms[n] for n in order], ends, metadata)
         for n, end in zip(order, ends, strict=True):
             made.file_of[n], made.offsets[n] = number, len(header) + end - sizes[n]
         made.sizes.append(len(header) + (ends[-1] if ends else 0))

@@ -20,6 +20,7 @@ import orjson
 
 from tensordict_memmap.distributed.assign import Assignment, Share, assign
 from tensordict_memmap.distributed.byte_ranges import ByteRanges
+from tensordict_memmap.distributed.checksums import hash_share, join_shares
 from tensordict_memmap.distributed.errors import RankError, failure_of
 from tensordict_memmap.distributed.formats import Format, check_same_names, format_of, whole_writes
 from tensordict_memmap.distributed.held import Held
@@ -87,7 +88,7 @@ class ShardedSave:
         self._form: Format | None = None
         self._release: Callable[[], None] | None = None
         try:
-            _check_options(options)
+            _check_options(self.path, options)
             self.held = Held(data, placements)
         except Exception as error:  # the other ranks hear of it when they meet
             self.error = error
@@ -148,6 +149,7 @@ class ShardedSave:
             "format": options.format,
             "shard_size": options.shard_size,
             "durable": options.durable,
+            "checksum": options.checksum,
             "placements": self._placements,
         }
         if self.error is None:
@@ -208,7 +210,11 @@ class ShardedSave:
         if "url" in head:
             self._upload(link, made[0], head, Layout.loads(layout), Share.loads(share), run)
         else:
-            report(link, lambda: self._write(made[0], head, Layout.loads(layout), Share.loads(share), run))
+            where = Layout.loads(layout)
+            report(link, lambda: self._write(made[0], head, where, Share.loads(share), run))
+            if self.options.checksum:
+                hear(link)
+                report(link, lambda: self._hash(head["staged"], made[0], where, run))
         hear(link)
 
     def _write(self, form: Format, head: dict[str, Any], layout: Layout, share: Share, run: Run) -> bytes:
@@ -231,6 +237,9 @@ class ShardedSave:
                     syscalls.sync_file(path_in(head["staged"], path))
         run.check_cancelled()
         return b""
+
+    def _hash(self, staged: str, form: Format, layout: Layout, run: Run) -> bytes:
+        return hash_share(staged, layout, form.sizes(), self.team.index, self.team.size, run)
 
     def _tell_total(self, form: Format, share: Share) -> None:
         """Tells the future how many bytes this rank writes."""
@@ -331,7 +340,11 @@ class ShardedSave:
         tell(link, [pack(orjson.dumps(head), where, share.dumps()) for share in assignment.shares])
         share = assignment.shares[self.team.index]
         report(link, lambda: self._write(form, head, layout, share, run))
-        return form.manifest(staged, layout, save_id, durable=run.durable)
+        checksums: list[str] = []
+        if self.options.checksum:
+            tell(link, [b""] * self.team.size)
+            checksums = join_shares(form.sizes(), report(link, lambda: self._hash(staged, form, layout, run)))
+        return form.manifest(staged, layout, save_id, durable=run.durable, checksums=checksums)
 
     def _make_files(self, link: Link, run: Run, form: Format, layout: Layout, staged: str) -> bool:
         """Makes the files that several ranks write, at their full size; returns whether mappings of them are fast."""
@@ -367,11 +380,11 @@ def make_file(layout: Layout, number: int, staged: str, key: Any, made: list[boo
             syscalls.write_at(fd, block.ctypes.data, block.nbytes, 0)
 
 
-def _check_options(options: SaveOptions) -> None:
-    if options.checksum:
+def _check_options(path: str, options: SaveOptions) -> None:
+    if options.checksum and is_remote(path):
         raise ValueError(
-            "checksum=True hashes whole blocks of a file, and several ranks write parts of one; leave it out, or save "
-            "from one process"
+            f"checksum=True hashes blocks of files that several ranks wrote, and {path} is a URL, from which they "
+            "would be downloaded again; leave it out, or save to files and upload them"
         )
     if not options.atomic:
         raise ValueError("atomic=False overwrites files in place, and ranks save all or nothing; leave it out")

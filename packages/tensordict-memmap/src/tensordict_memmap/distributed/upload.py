@@ -21,19 +21,18 @@ import torch
 
 from tensordict_memmap.distributed.assign import Share
 from tensordict_memmap.distributed.byte_ranges import ByteRanges, join_cut, parse_cut
-from tensordict_memmap.distributed.layout import Layout
+from tensordict_memmap.distributed.layout import Layout, content_of
 from tensordict_memmap.distributed.phases import hear, report, tell
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.distributed.rounds import Link
 from tensordict_memmap.distributed.write import pieces_of
-from tensordict_memmap.engine.sources import FileRange, Scattered
+from tensordict_memmap.engine.sources import Scattered
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.remote.multipart import Multipart, part_size
 from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.saving.job import Run
-from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Path
 from tensordict_memmap.storage.manifest import Manifest
 
@@ -272,7 +271,7 @@ class Target:
             for file, number, tag in orjson.loads(message):
                 tags.setdefault(file, {})[number] = tag
         for file in whole:
-            self.store.write(self.start + os.fspath(file.path), _content(file))
+            self.store.write(self.start + os.fspath(file.path), content_of(file))
         for number, upload in enumerate(self.plan.uploads):
             if upload:
                 self.calls.complete(self.plan.files[number], upload, tags.get(number, {}))
@@ -289,13 +288,3 @@ class Target:
                 self.calls.abort(path, upload)
         if self.snapshot is not None:
             self.snapshot.remove()
-
-
-def _content(file: FileWrite) -> bytes:
-    block = np.zeros(file.size or 0, dtype=np.uint8)
-    for part in file.ranges:
-        assert isinstance(part, FileRange)
-        source = part.source
-        data = as_bytes(source).numpy() if isinstance(source, torch.Tensor) else np.frombuffer(source, dtype=np.uint8)
-        block[part.offset : part.offset + len(data)] = data
-    return block.tobytes()

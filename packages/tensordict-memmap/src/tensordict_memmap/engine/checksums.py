@@ -22,6 +22,8 @@ __all__ = [
     "checksum_of",
     "digits_of_ranges",
     "hash_bytes",
+    "hash_of_file",
+    "join_hashes",
     "read_checksum",
 ]
 
@@ -68,14 +70,11 @@ class Extent:
 
     def read_back(self, fd: int, start: int, nbytes: int) -> None:
         """Reads the block that starts at ``start`` from the file and records its hash."""
-        state = xxh3_64()
-        for position in range(start, start + nbytes, _HOT):
-            state.update(syscalls.read_at(fd, min(_HOT, start + nbytes - position), self.offset + position))
-        self.put(start, state.intdigest())
+        self.put(start, hash_of_file(fd, self.offset + start, nbytes))
 
     def checksum(self) -> str:
         """Returns the checksum, once every block has a hash."""
-        return _join(self.block, [value for value in self._hashes if value is not None])
+        return _joined(self.block, [value for value in self._hashes if value is not None])
 
 
 def checksum_of(data: bytes | memoryview) -> str:
@@ -85,12 +84,33 @@ def checksum_of(data: bytes | memoryview) -> str:
     'xxh3_64/4194304:f267cda02014e7eb'
     """
     view = memoryview(data).cast("B")
-    return _join(BLOCK, [hash_bytes(view[start : start + BLOCK]) for start in range(0, len(view), BLOCK)])
+    return _joined(BLOCK, [hash_bytes(view[start : start + BLOCK]) for start in range(0, len(view), BLOCK)])
 
 
 def hash_bytes(data: bytes | memoryview) -> int:
     """Returns the hash of the bytes of one block."""
     return xxh3_64_intdigest(data)
+
+
+def hash_of_file(fd: int, offset: int, nbytes: int) -> int:
+    """Returns the hash of one block of an open file."""
+    state = xxh3_64()
+    for position in range(offset, offset + nbytes, _HOT):
+        state.update(syscalls.read_at(fd, min(_HOT, offset + nbytes - position), position))
+    return state.intdigest()
+
+
+def join_hashes(block: int, hashes: bytes) -> str:
+    """Returns the checksum of blocks.
+
+    Args:
+        block: the block size in bytes.
+        hashes: the hashes of the blocks, little-endian, eight bytes each.
+
+    >>> join_hashes(BLOCK, hash_bytes(b"abc").to_bytes(8, "little")) == checksum_of(b"abc")
+    True
+    """
+    return f"xxh3_64/{block}:{xxh3_64_intdigest(hashes):016x}"
 
 
 def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str]:
@@ -131,6 +151,5 @@ def read_checksum(text: str) -> int | None:
     return block if _SMALLEST <= block <= _LARGEST else None
 
 
-def _join(block: int, hashes: Sequence[int]) -> str:
-    joined = b"".join(value.to_bytes(8, "little") for value in hashes)
-    return f"xxh3_64/{block}:{xxh3_64_intdigest(joined):016x}"
+def _joined(block: int, hashes: Sequence[int]) -> str:
+    return join_hashes(block, b"".join(value.to_bytes(8, "little") for value in hashes))
