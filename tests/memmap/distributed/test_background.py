@@ -151,7 +151,7 @@ def test_a_failure_in_the_background_is_an_error_of_the_future_on_all_ranks(rank
 
 def test_the_memory_of_a_copy_is_used_again(ranks, tmp_path):
     def work(rank):
-        from tensordict_memmap.distributed.host_copy import _memory
+        from tensordict_memmap.saving.host_copy import _memory
 
         mesh = init_device_mesh("cpu", (2,))
         places = set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import time
+from concurrent.futures import CancelledError
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from tensordict_core import TensorDict
 from tensordict_memmap import compare, latest, load_checkpoint, save_checkpoint
+from tensordict_memmap.distributed import save as saves
 
 dist = torch.distributed
 
@@ -171,3 +174,76 @@ def test_ranks_load_deltas(ranks, tmp_path, base):
     td["a"][::37, 3] += 1
     td.save_delta(tmp_path / "delta.safetensors", base=tmp_path / base, block_size=256)
     ranks.run(2, sharded_part, str(tmp_path / "delta.safetensors"), td["a"])
+
+
+@pytest.mark.parametrize("options", [{"keep": 2}, {"keep": 2, "format": "safetensors"}], ids=["tree", "one file"])
+def test_ranks_go_on_training_while_their_checkpoint_is_saved(ranks, tmp_path, options):
+    path = str(tmp_path / "runs")
+
+    def work(rank):
+        model, optimizer = made(0, Shard(0))
+        train(model, optimizer, 1)
+        stalls = []
+        for step in range(1, 6):
+            future = save_checkpoint(
+                path, model=model, optimizer=optimizer, step=step, extra={"step": step}, return_early=True, **options
+            )
+            train(model, optimizer, 1, step)
+            stalls.append(future.stall_seconds)
+        assert future.result() == latest(path)
+        return stalls
+
+    assert all(0 < stall < 20 for stalls in ranks.run(2, work) for stall in stalls)
+    assert [name[:11] for name in sorted(os.listdir(path))] == ["step-000004", "step-000005"]
+    expected = str(tmp_path / "expected")
+    ranks.run(2, straight, expected, Shard(0), 5)
+    found, there = made(1)[0], made(2)[0]
+    with pytest.warns(UserWarning, match="random states of 2 ranks"):
+        assert load_checkpoint(latest(path), model=found).extra == {"step": 5}
+    load_checkpoint(expected, model=there, rng=False)
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), there.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("who", [[0, 1], [0], [1]], ids=str)
+def test_a_checkpoint_that_a_rank_cancels_leaves_the_earlier_one(ranks, tmp_path, who):
+    path = str(tmp_path / "runs")
+
+    def work(rank):
+        model, _optimizer = made(0, Shard(0))
+        save_checkpoint(path, model=model, step=1, keep=1)
+        plain = saves.writes_of
+
+        def slowly(*arguments, **options):
+            time.sleep(0.3)
+            return plain(*arguments, **options)
+
+        saves.writes_of = slowly
+        future = save_checkpoint(path, model=model, step=2, keep=1, return_early=True)
+        time.sleep(0.1)
+        if rank in who:
+            assert future.cancel()
+        assert isinstance(future.exception(), CancelledError) and future.cancelled()
+        return save_checkpoint(path, model=model, step=3, keep=2, timeout=20).name
+
+    assert ranks.run(2, work) == ["step-000003"] * 2
+    assert sorted(os.listdir(path)) == ["step-000001", "step-000003"]
+
+
+def test_a_failed_background_checkpoint_is_an_error_of_all_ranks_and_rotates_nothing(ranks, tmp_path):
+    path = str(tmp_path / "runs")
+
+    def work(rank):
+        model, _optimizer = made(0, Shard(0))
+        save_checkpoint(path, model=model, step=1, keep=1)
+        if rank:
+
+            def fail(*arguments, **options):
+                raise OSError(28, "No space left on device")
+
+            saves.writes_of = fail
+        future = save_checkpoint(path, model=model, step=2, keep=1, return_early=True)
+        with pytest.raises((OSError, RuntimeError), match="No space left"):
+            future.result(20)
+
+    ranks.run(2, work)
+    assert os.listdir(path) == ["step-000001"]

@@ -32,7 +32,7 @@ from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
 from tensordict_memmap.storage.transaction import save_file
 
-__all__ = ["save_delta"]
+__all__ = ["save_delta", "save_delta_with"]
 
 _CHUNK = 4 << 20
 """The bytes that are compared at once, before the blocks in them are."""
@@ -85,6 +85,21 @@ def save_delta(
     >>> os.path.getsize("step-2.safetensors") < 80_000, TensorDict.load("step-2.safetensors")["a"][4:7].tolist()
     (True, [0.0, 1.0, 0.0])
     """
+    run = Run(num_threads, durable)
+    return save_delta_with(data, path, run, base=base, block_size=block_size, max_chain=max_chain, existsok=existsok)
+
+
+def save_delta_with(
+    data: Any,
+    path: str | os.PathLike[str],
+    run: Run,
+    *,
+    base: Any,
+    block_size: int = 1 << 16,
+    max_chain: int = 8,
+    existsok: bool = True,
+) -> Any:
+    """`save_delta` with the threads, durability, progress and cancellation of a save."""
     _check_options(block_size, max_chain)
     check_local(path)
     target = os.path.realpath(path)
@@ -105,11 +120,10 @@ def save_delta(
         {part.leaf.file: DeltaTensor(part.checksum, part.tensor, part.blocks) for part in parts},
     )
     metadata = pack.metadata([leaf.file for leaf in pack.leaves]) | {DELTA: record.dumps()}
-    run = Run(num_threads, durable)
     written = [part for part in parts if part.tensor is not None]
     size = sum(part.form.nbytes for part in written)
     save_file(
-        target, lambda staged: _write(staged, written, metadata, run), durable=durable, existsok=existsok, size=size
+        target, lambda staged: _write(staged, written, metadata, run), durable=run.durable, existsok=existsok, size=size
     )
     return data
 

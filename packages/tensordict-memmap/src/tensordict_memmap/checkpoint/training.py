@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 import torch
 
 from tensordict_core import NonTensorData, TensorCollection, TensorDict, is_tensor_collection
-from tensordict_memmap.checkpoint.delta import save_delta
+from tensordict_memmap.checkpoint.background import Pending, hold
+from tensordict_memmap.checkpoint.delta import save_delta_with
 from tensordict_memmap.checkpoint.rng import (
     check_rng_state,
     generator_state,
@@ -29,11 +31,14 @@ from tensordict_memmap.checkpoint.rng import (
 from tensordict_memmap.checkpoint.rotation import checkpoint_name, latest, rotate
 from tensordict_memmap.checkpoint.sharded import gather_rng, is_coordinator, read_shards, rng_of_this_rank
 from tensordict_memmap.checkpoint.state import pack, unpack
+from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.loading.calls import load_memmap
 from tensordict_memmap.loading.into import load_into
 from tensordict_memmap.remote.urls import is_remote
-from tensordict_memmap.saving.calls import save
+from tensordict_memmap.saving.calls import save_with
+from tensordict_memmap.saving.job import Run
+from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.sharded import has_distributed
 
@@ -87,8 +92,11 @@ def save_checkpoint(
     num_threads: int | None = None,
     checksum: bool | None = None,
     durable: bool = False,
+    return_early: bool = False,
+    pending: str = "wait",
+    timeout: float | None = None,
     **objects: Any,
-) -> Path:
+) -> Any:
     """Saves the whole state of a training run, all or nothing.
 
     If a parameter is a DTensor, all ranks of the default process group call this with the same arguments and write one
@@ -108,13 +116,18 @@ def save_checkpoint(
         format: ``"tree"``, ``"safetensors"`` or ``"archive"``; None takes it from the suffix of the path.
         shard_size: the most bytes of tensors in one safetensors file; the checkpoint is then a folder of shards.
         num_threads: the number of writer threads; chosen for the machine if None or 0.
-        checksum: whether to record checksums; by default if this process saves alone. Without them, ``TensorDict.load``
-            maps a folder so that writes reach it.
-        durable: whether to sync the checkpoint to disk before the call returns.
+        checksum: whether to record checksums; by default if this process saves alone, since several ranks read back
+            what they hash. Without them, ``TensorDict.load`` maps a folder so that writes reach it.
+        durable: whether to sync the checkpoint to disk before it is complete.
+        return_early: whether to copy the state to host memory and save it in the background, so that training can go on
+            at once. On GPUs the memory is pinned; it is used again for the next checkpoint.
+        pending: what is done about an earlier checkpoint that is still saved in the background: ``"wait"`` waits for
+            it, ``"cancel"`` cancels it.
+        timeout: the longest wait for another rank, in seconds; half an hour if None.
         **objects: further objects with ``state_dict``, such as ``scaler=`` or ``ema=``, and random number generators.
 
     Returns:
-        The path of the checkpoint.
+        The path of the checkpoint, or with ``return_early`` a `SaveFuture` of it.
 
     Raises:
         TypeError: An object has no ``state_dict``, or a value has no exact form without pickle; the error names it.
@@ -129,32 +142,69 @@ def save_checkpoint(
     'run'
     >>> load_checkpoint("run", model=torch.nn.Linear(2, 1)).extra
     {'epoch': 0}
+    >>> future = save_checkpoint("run", model=model, optimizer=optimizer, step=2, return_early=True)
+    >>> optimizer.step()  # the checkpoint holds what was there before
+    >>> future.result().name
+    'run'
     """
+    start = time.monotonic()
     objects = _named(model, optimizer, scheduler, objects)
     if format not in _ENDINGS:
         raise ValueError(f"unknown format {format!r}; the formats of checkpoints are 'tree', 'safetensors', 'archive'")
     step = None if step is None else operator.index(step)
     target = os.fspath(path) if keep is None else _place(path, keep, step, format, base, shard_size)
+    if base is not None and (format not in (None, SAFETENSORS) or shard_size is not None):
+        raise ValueError("base= makes one safetensors file; leave out format= and shard_size=")
+    _pending.end(pending)
     data, sharded = _packed(objects, step, rng, extra)
-    if base is not None:
-        if format not in (None, SAFETENSORS) or shard_size is not None:
-            raise ValueError("base= makes one safetensors file; leave out format= and shard_size=")
-        save_delta(data, target, base=base, num_threads=num_threads, durable=durable)
-    else:
-        archive = None if format is None else format == ARCHIVE
-        save(
-            data,
-            target,
-            format=None if archive else format,
-            archive=archive,
-            shard_size=shard_size,
-            num_threads=num_threads,
-            checksum=not sharded if checksum is None else checksum,
-            durable=durable,
-        )
-    if keep is not None and (not sharded or is_coordinator()):
-        rotate(path, keep, written=target)
-    return Path(target)
+
+    def complete() -> Path:
+        if keep is not None and (not sharded or is_coordinator()):
+            rotate(path, keep, written=target)
+        return Path(target)
+
+    release = None
+    if return_early and not sharded:  # ranks copy what they hold themselves
+        data, release = hold(data)
+    try:
+        if base is not None:
+
+            def run(progress: Progress | None, cancelled: Cancelled | None) -> None:
+                save_delta_with(data, target, Run(num_threads, durable, progress, cancelled), base=base)
+
+            made = run_save(run, complete, 0, early=return_early, where=target)
+        else:
+            options = SaveOptions(
+                format=None if format == ARCHIVE else format,
+                archive=None if format is None else format == ARCHIVE,
+                shard_size=shard_size,
+                num_threads=num_threads,
+                checksum=not sharded if checksum is None else checksum,
+                durable=durable,
+                mapped=False,
+            )
+            made = save_with(
+                data,
+                target,
+                options,
+                timeout=timeout if sharded else None,
+                pending=pending,
+                early=return_early,
+                result=complete,
+            )
+    except BaseException:
+        if release is not None:
+            release()
+        raise
+    if return_early:
+        if release is not None:
+            made.add_done_callback(lambda future: release())
+        made.stall_seconds = time.monotonic() - start
+        _pending.set(made)
+    return made
+
+
+_pending = Pending()
 
 
 def load_checkpoint(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from concurrent.futures import wait
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from tensordict_memmap.distributed.load import read_into, sharded_like, wanted_parts
 from tensordict_memmap.distributed.save import ShardedSave
 from tensordict_memmap.distributed.team import team_of
-from tensordict_memmap.engine.future import run_save
+from tensordict_memmap.engine.future import end_pending, run_save
 from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import local_path
@@ -33,23 +33,24 @@ def save(
     pending: str = "wait",
     early: bool = False,
     pbar: bool | None = None,
+    result: Callable[[], Any] | None = None,
 ) -> Any:
-    """Saves together with the other ranks of a group; the public ``save`` says what the arguments mean."""
+    """Saves together with the other ranks of a group; the public ``save`` says what the arguments mean.
+
+    ``result`` is called once everything is saved; it returns the result of the call or of its future, which by default
+    is ``data``.
+    """
     start = time.monotonic()
-    if pending not in ("wait", "cancel"):
-        raise ValueError(f"pending={pending!r}, and an earlier save is waited for or cancelled; pass wait or cancel")
     team = team_of(group)
     earlier, team.pending = team.pending, None
-    if earlier is not None and not earlier.done():
-        if pending == "cancel":
-            earlier.cancel()
-        wait([earlier])
+    end_pending(earlier, pending)
     job = ShardedSave(data, local_path(path), options, team, placements=placements, timeout=timeout)
     pbar = bool(pbar) and team.is_coordinator  # not unasked: the ranks share one terminal
+    result = result or (lambda: data)
     if not early:
-        return run_save(job.run, lambda: data, 0, pbar=pbar, where=job.path)
+        return run_save(job.run, result, 0, pbar=pbar, where=job.path)
     job.hold()
-    future = team.pending = run_save(job.run, lambda: data, job.total, early=True, pbar=pbar, where=job.path)
+    future = team.pending = run_save(job.run, result, job.total, early=True, pbar=pbar, where=job.path)
     job.on_total = partial(setattr, future, "bytes_total")
     future.stall_seconds = time.monotonic() - start
     return future

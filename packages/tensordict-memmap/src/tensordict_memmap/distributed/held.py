@@ -14,10 +14,10 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
-from tensordict_memmap.distributed.host_copy import copy_to_host
 from tensordict_memmap.distributed.placements import Part, parts_of
 from tensordict_memmap.distributed.plan import Box, ShardPlan, whole
 from tensordict_memmap.formats.safetensors.describe import Pack, stored
+from tensordict_memmap.saving.host_copy import copy_to_host
 from tensordict_memmap.schema.node import Dense, Leaf, Parts, Value, leaves, nodes, show
 from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address, plan_to_save
 

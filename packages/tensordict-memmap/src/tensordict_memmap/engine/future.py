@@ -11,12 +11,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
 from tensordict_memmap.engine.progress import progress_bar, shows_progress
 
-__all__ = ["Cancelled", "Progress", "SaveFuture", "run_save"]
+__all__ = ["Cancelled", "Progress", "SaveFuture", "end_pending", "run_save"]
 
 Progress = Callable[[int], None]
 """A callback that takes the number of bytes just written."""
@@ -87,8 +87,8 @@ class SaveFuture(Future[Any]):
 
     Attributes:
         bytes_total: the number of bytes that this process writes.
-        stall_seconds: for a save by several ranks, how long the call took that started it: it copies what this rank
-            holds to host memory, so that the tensors may be changed at once. Others read them while they save.
+        stall_seconds: for a save by several ranks and a checkpoint, how long the call took that started it: it copies
+            the tensors to host memory, so that they may be changed at once. Other saves read them while they run.
 
     >>> from tensordict_core import TensorDict
     >>> future = TensorDict({"a": torch.arange(3)}, [3]).memmap("in_background", return_early=True)
@@ -228,6 +228,24 @@ class SaveFuture(Future[Any]):
         False
         """
         return self.done() and isinstance(super().exception(), CancelledError)
+
+
+def end_pending(earlier: SaveFuture | None, pending: str) -> None:
+    """Waits for an earlier save in the background, or cancels it.
+
+    Args:
+        earlier: its future; None if there is none.
+        pending: ``"wait"`` or ``"cancel"``.
+
+    Raises:
+        ValueError: ``pending`` is neither.
+    """
+    if pending not in ("wait", "cancel"):
+        raise ValueError(f"pending={pending!r}, and an earlier save is waited for or cancelled; pass wait or cancel")
+    if earlier is not None and not earlier.done():
+        if pending == "cancel":
+            earlier.cancel()
+        wait([earlier])
 
 
 _failed: dict[int, str] = {}

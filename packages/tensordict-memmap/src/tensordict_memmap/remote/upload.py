@@ -37,7 +37,7 @@ def save_remote(
     total: int = 0,
     existsok: bool = True,
     early: bool = False,
-    result: Any = None,
+    result: Callable[[], Any] = lambda: None,
 ) -> Any:
     """Saves to a URL; readers see all of it or nothing.
 
@@ -47,7 +47,7 @@ def save_remote(
         total: the number of bytes of the tensors, for the progress.
         existsok: whether an earlier save may be replaced.
         early: whether to return a `SaveFuture` at once.
-        result: the return value.
+        result: returns the result once everything is uploaded.
 
     Raises:
         ImportError: fsspec is not installed.
@@ -67,7 +67,7 @@ def save_remote(
                     progress(os.path.getsize(path))
             else:
                 _upload(path, store, progress, cancelled)
-        return result
+        return result()
 
     return SaveFuture(work, total, url) if early else work(None, None)
 

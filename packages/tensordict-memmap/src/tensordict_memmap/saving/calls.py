@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -37,7 +38,7 @@ from tensordict_memmap.schema.plan import check_source, plan
 from tensordict_memmap.schema.sharded import distributed_calls, has_distributed
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["memmap", "memmap_", "memmap_like", "save"]
+__all__ = ["memmap", "memmap_", "memmap_like", "save", "save_with"]
 
 _WRITERS: dict[str, type[Writer]] = {TREE: TreeWriter, SAFETENSORS: SafetensorsWriter, ARCHIVE: ArchiveWriter}
 
@@ -250,6 +251,37 @@ def save(
         shard_size=shard_size,
         mapped=False,
     )
+    return save_with(
+        data,
+        prefix,
+        options,
+        group=group,
+        placements=placements,
+        timeout=timeout,
+        pending=pending,
+        early=return_early,
+        pbar=pbar,
+    )
+
+
+def save_with(
+    data: Any,
+    prefix: str | os.PathLike[str],
+    options: SaveOptions,
+    *,
+    group: Any = None,
+    placements: Any = None,
+    timeout: float | None = None,
+    pending: str = "wait",
+    early: bool = False,
+    pbar: bool | None = None,
+    result: Callable[[], Any] | None = None,
+) -> Any:
+    """`save` with checked options.
+
+    ``result`` is called once everything is saved, in the thread of the save; it returns the result of the call or of
+    its future, which by default is ``data``.
+    """
     if group is not None or has_distributed(data):
         call = distributed_calls().save
         return call(
@@ -260,27 +292,37 @@ def save(
             placements=placements,
             timeout=timeout,
             pending=pending,
-            early=return_early,
+            early=early,
             pbar=pbar,
+            result=result,
         )
     if placements is not None or timeout is not None:
         raise ValueError("placements= and timeout= are about a save by several ranks; pass group= too")
+    result = result or (lambda: data)
     if is_remote(prefix):
-        held = data.clone(recurse=False) if return_early else data  # the caller may replace entries meanwhile
+        held = data.clone(recurse=False) if early else data  # the caller may replace entries meanwhile
         local = replace(options, existsok=True)
         return save_remote(
             str(prefix),
-            lambda path: _save(held, path, local, pbar=pbar),
+            lambda path: _save(held, path, local, lambda: data, pbar=pbar),
             total=data.bytes(),
-            existsok=existsok,
-            early=return_early,
-            result=data,
+            existsok=options.existsok,
+            early=early,
+            result=result,
         )
-    return _save(data, local_path(prefix), options, early=return_early, pbar=pbar)
+    return _save(data, local_path(prefix), options, result, early=early, pbar=pbar)
 
 
-def _save(data: Any, path: Any, options: SaveOptions, *, early: bool = False, pbar: bool | None = None) -> Any:
-    return job.save(lambda: _writer(data, path, options), lambda writer: data, early=early, pbar=pbar)
+def _save(
+    data: Any,
+    path: Any,
+    options: SaveOptions,
+    result: Callable[[], Any],
+    *,
+    early: bool = False,
+    pbar: bool | None = None,
+) -> Any:
+    return job.save(lambda: _writer(data, path, options), lambda writer: result(), early=early, pbar=pbar)
 
 
 def _memmap(

@@ -1,0 +1,92 @@
+"""Background checkpoints: the state is copied to host memory, so that training goes on while the copy is saved.
+
+One checkpoint is saved at a time. The next one, in the background or not, waits for it or cancels it, so that they are
+rotated in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tensordict_memmap.engine.future import SaveFuture, end_pending
+from tensordict_memmap.saving.host_copy import copy_to_host
+
+__all__ = ["Pending", "hold"]
+
+
+class Pending:
+    """The last checkpoint that this process saves in the background.
+
+    >>> pending = Pending()
+    >>> pending.end("wait")  # there is none
+    """
+
+    def __init__(self) -> None:
+        self._last: SaveFuture | None = None
+        self._process = os.getpid()
+
+    def end(self, pending: str) -> None:
+        """Waits for it, or cancels it.
+
+        Raises:
+            ValueError: ``pending`` is neither ``"wait"`` nor ``"cancel"``.
+        """
+        last, self._last = self._last, None
+        end_pending(last if self._process == os.getpid() else None, pending)  # a forked child has no thread of it
+
+    def set(self, future: SaveFuture) -> None:
+        """Records the future of a checkpoint that was begun."""
+        self._last, self._process = future, os.getpid()
+
+
+def hold(data: Any) -> tuple[Any, Callable[[], None]]:
+    """Copies the tensors of a tensordict to host memory that is used again, pinned if a tensor lies on a GPU.
+
+    Returns:
+        A tensordict of the copies, in which tensors that share memory still do, and a function to call when they are
+        not needed any more.
+
+    >>> from tensordict_core import TensorDict
+    >>> weight = torch.ones(2)
+    >>> held, release = hold(TensorDict({"a": weight, "b": weight}))
+    >>> weight.zero_().tolist(), held["a"].tolist(), held["a"].data_ptr() == held["b"].data_ptr()
+    ([0.0, 0.0], [1.0, 1.0], True)
+    >>> release()
+    """
+    places: dict[Any, int] = {}
+    sources: list[torch.Tensor] = []
+    order: list[int | None] = []  # leaves of lazy stacks are seen by apply only, so that it is called twice
+
+    def collect(leaf: torch.Tensor) -> torch.Tensor:
+        number = None
+        if leaf.layout is torch.strided and not leaf.is_nested:
+            number = places.setdefault(_memory(leaf), len(sources))
+            if number == len(sources):
+                sources.append(leaf.detach())
+        order.append(number)
+        return leaf
+
+    data.apply(collect)
+    copies, release = copy_to_host(sources)
+    numbers = iter(order)
+
+    def copy_of(leaf: torch.Tensor) -> torch.Tensor:
+        number = next(numbers)
+        return leaf.detach().clone() if number is None else copies[number]
+
+    try:
+        return data.apply(copy_of), release
+    except BaseException:
+        release()
+        raise
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """What is equal for tensors that are one memory."""
+    if not tensor.numel():
+        return id(tensor)
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg()
