@@ -31,8 +31,10 @@ def _merged(*modules: Any) -> SimpleNamespace:
     return SimpleNamespace(**{name: getattr(module, name) for module in modules for name in dir(module)})
 
 
-OURS = _merged(tensordict_core, tensordict_memmap, tensordict_class, tensordict_nn, tensordict_store)
-THEIRS = _merged(reference.utils, reference.nn, reference, reference.base)
+OURS = _merged(
+    tensordict_nn.distributions, tensordict_core, tensordict_memmap, tensordict_class, tensordict_nn, tensordict_store
+)
+THEIRS = _merged(reference.nn.distributions, reference.utils, reference.nn, reference, reference.base)
 
 Row = Callable[[Any], Any]
 

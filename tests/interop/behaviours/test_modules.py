@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from side_by_side import OURS, assert_same
+from side_by_side import OURS, THEIRS, assert_same
 from torch import distributions as D
 from torch import nn
 
@@ -404,3 +404,116 @@ def test_an_ensemble_loads_the_state_of_the_reference() -> None:
     ours = OURS.EnsembleModule(OURS.TensorDictModule(nn.Linear(2, 3), ["x"], ["y"]), 3)
     ours.load_state_dict(theirs.state_dict())
     assert ours.params_td["module", "weight"].equal(theirs.params_td["module", "weight"])
+
+
+def test_an_ensemble_takes_tensors() -> None:
+    def call(lib: Any) -> Any:
+        torch.manual_seed(0)
+        return lib.EnsembleModule(lib.TensorDictModule(nn.Linear(2, 3), ["x"], ["y"]), 3)(torch.ones(4, 2))
+
+    assert_same(call)
+
+
+# what modules print and refuse
+
+
+@pytest.mark.parametrize("children", [True, False])
+def test_a_module_prints_its_children_and_keys(children: bool) -> None:
+    def call(lib: Any) -> Any:
+        class Layer(lib.TensorDictModuleBase):  # type: ignore[misc, name-defined]
+            in_keys, out_keys = ["x"], ["y"]
+
+            def __init__(self) -> None:
+                super().__init__()
+                if children:
+                    self.linear = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+
+        return repr(Layer()), repr(lib.TensorDictModuleWrapper(Layer()))
+
+    assert_same(call)
+
+
+def test_a_selection_does_not_bring_keys_back() -> None:
+    assert_same(
+        lambda lib: (
+            lib.TensorDictModule(lambda x: (x, x), ["x"], ["y", "z"])
+            .select_out_keys("y")
+            .reset_out_keys()
+            .select_out_keys("z")
+            .out_keys
+        )
+    )
+    assert_same(
+        lambda lib: (
+            lib.TensorDictModule(lambda x: (x, x), ["x"], ["y", "z"]).select_out_keys("y").select_out_keys("z").out_keys
+        )
+    )
+
+
+def test_skipping_decorates_functions_of_a_tensordict() -> None:
+    def call(lib: Any) -> Any:
+        @lib.set_skip_existing(True)
+        def forward(self: Any, td: Any) -> Any:
+            return td
+
+    assert_same(call)
+
+
+@pytest.mark.parametrize("present", [[], ["loc"]])
+def test_missing_parameters_of_a_distribution(present: list[str]) -> None:
+    assert_same(lambda lib: normal(lib)(lib.TensorDict({key: torch.zeros(3) for key in present}, [3])))
+
+
+def test_a_probabilistic_sequence_without_modules() -> None:
+    assert_same(lambda lib: lib.ProbabilisticTensorDictSequential())
+
+
+def test_an_integer_is_not_assigned_to_a_position_of_a_sequence() -> None:
+    assert_same(lambda lib: policy(lib).__setitem__(0, 3))
+
+
+def composite(lib: Any) -> Any:
+    params = lib.TensorDict({"a": {"loc": torch.zeros(3), "scale": torch.ones(3)}}, [3])
+    return lib.CompositeDistribution(params, distribution_map={"a": Normal})
+
+
+@pytest.mark.parametrize("aggregate", [True, False])
+@pytest.mark.parametrize("include_sum", [True, False, None])
+def test_the_entropy_of_a_composite_with_its_sum(aggregate: bool, include_sum: bool | None) -> None:
+    def call(lib: Any) -> Any:
+        with lib.set_composite_lp_aggregate(aggregate):
+            return composite(lib).entropy(include_sum=include_sum)
+
+    assert_same(call)
+
+
+def test_the_former_option_of_the_entropy_of_a_composite_warns() -> None:
+    for lib in (OURS, THEIRS):
+        assert warned(lambda lib=lib: composite(lib).entropy(aggregate_probabilities=True)) == ["DeprecationWarning"]
+
+
+def test_a_composite_refuses_a_tensor_as_sample() -> None:
+    assert_same(lambda lib: composite(lib).log_prob(torch.zeros(3)))
+
+
+@pytest.mark.parametrize("mode", [None, 1, "yes", False])
+def test_whether_a_composite_aggregates_is_a_bool(mode: Any) -> None:
+    def call(lib: Any) -> Any:
+        with lib.set_composite_lp_aggregate(mode):
+            return lib.composite_lp_aggregate()
+
+    assert_same(call)
+
+
+def test_a_delta_takes_another_value() -> None:
+    def call(lib: Any) -> Any:
+        delta = lib.Delta(torch.zeros(2))
+        delta.update(torch.ones(2))
+        return delta.mode, delta.log_prob(torch.ones(2))
+
+    assert_same(call)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, nn.LSTM, nn.GRU])
+def test_a_key_without_parameter_is_refused(layer: Any) -> None:
+    assert_same(lambda lib: lib.TensorDict({"typo": torch.zeros(2)}).to_module(layer(2, 2)))

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from tensordict_core import LazyStackedTensorDict, NestedKey
 from tensordict_core.extension import Node
 from tensordict_nn import errors
-from tensordict_nn.modules.base import as_keys, require_inputs
+from tensordict_nn.modules.base import as_keys, format_module, require_inputs
 from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 from tensordict_nn.sampling.interaction import interaction_type
@@ -307,9 +307,8 @@ class CudaGraphModule:
             self.module.load_state_dict(state_dict)
 
     def __repr__(self) -> str:
-        fields = (f"{name}={getattr(self, name)!r}" for name in ("module", "warmup", "in_keys", "out_keys"))
-        lines = "".join(f"    {field},\n".replace("\n", "\n    ")[:-4] for field in fields)
-        return f"{type(self).__name__}(\n{lines})"
+        names = ("module", "warmup", "in_keys", "out_keys")
+        return format_module(self, **{name: getattr(self, name) for name in names})
 
 
 def _make_recorder(device: torch.device | None) -> Any:

@@ -47,6 +47,18 @@ class MissingInputsError(KeyError, ValueError):
     """Inputs of a module are not in the tensordict."""
 
 
+class MissingParametersError(MissingInputsError, TypeError):
+    """The parameters of a distribution are not in the tensordict."""
+
+
+class NoSlotError(KeyError, AttributeError):
+    """A module has no parameter, buffer or sub-module for an entry."""
+
+
+class NotAModuleError(ValueError, TypeError):
+    """A value is not callable and cannot be a module."""
+
+
 class NoSuchModuleError(KeyError, TypeError):
     """A sequence has no module of that name."""
 
@@ -80,19 +92,19 @@ def not_a_module(value: Any, what: str) -> NotParametersError:
     )
 
 
-def no_slot(path: tuple[str, ...], module: Any, names: Iterable[str]) -> KeyError:
+def no_slot(path: tuple[str, ...], module: Any, names: Iterable[str]) -> NoSlotError:
     """A module has no parameter or buffer for an entry."""
     names = list(names)
-    return KeyError(
+    return NoSlotError(
         f"key {path!r} has no parameter or buffer to go to: {type(module).__name__} at {_where(path[:-1])} has "
         f"{_list(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
     )
 
 
-def no_submodule(path: tuple[str, ...], module: Any, names: Iterable[str]) -> KeyError:
+def no_submodule(path: tuple[str, ...], module: Any, names: Iterable[str]) -> NoSlotError:
     """A module has no sub-module for a nested tensordict."""
     names = list(names)
-    return KeyError(
+    return NoSlotError(
         f"key {path!r} holds a tensordict, for which {type(module).__name__} at {_where(path[:-1])} has no sub-module; "
         f"it has {_list(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
     )
@@ -195,11 +207,11 @@ def skipping_compiled() -> RuntimeError:
     )
 
 
-def not_dispatchable(function: Any, names: list[str]) -> RuntimeError:
-    """The first argument of a dispatched function is not the tensordict."""
+def not_dispatchable(function: Any, names: list[str], decorator: str = "dispatch") -> RuntimeError:
+    """The first argument of a decorated function is not the tensordict."""
     return RuntimeError(
-        f"{function.__qualname__} has the arguments {_list(names)}, and dispatch takes functions whose first argument "
-        "(after self) is named 'tensordict'; rename it"
+        f"{function.__qualname__} has the arguments {_list(names)}, and {decorator} takes functions whose first "
+        "argument (after self) is named 'tensordict'; rename it"
     )
 
 
@@ -216,11 +228,13 @@ def given_twice(name: str) -> RuntimeError:
     return RuntimeError(f"the input {name!r} is given by position and by name; give it once")
 
 
-def missing_inputs(module: Any, absent: Iterable[Any], keys: Iterable[Any]) -> MissingInputsError:
-    """Inputs of a module are not in the tensordict."""
+def missing_inputs(
+    module: Any, absent: Iterable[Any], keys: Iterable[Any], kind: type[MissingInputsError] = MissingInputsError
+) -> MissingInputsError:
+    """Inputs of a module are not in the tensordict; ``kind`` is the class of the error."""
     absent, keys = list(absent), list(keys)
     name = absent[0] if isinstance(absent[0], str) else absent[0][-1]
-    return MissingInputsError(
+    return kind(
         f"{type(module).__name__} needs the keys {_list(absent)}, which are not in the tensordict with keys "
         f"{_list(keys)}{_nearest(name, keys) or '; set them before the call'}"
     )
@@ -235,9 +249,9 @@ def wrong_count(module: Any, count: int, out_keys: Iterable[Any]) -> WrongCountE
     )
 
 
-def not_callable(module: Any) -> ValueError:
+def not_callable(module: Any) -> NotAModuleError:
     """A module is not callable."""
-    return ValueError(
+    return NotAModuleError(
         f"{type(module).__name__} is not callable, and a TensorDictModule wraps a callable; pass method= to call "
         "another method than forward"
     )
@@ -252,7 +266,7 @@ def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]
     """The module does not write a selected key."""
     return UnknownOutKeysError(
         f"the keys {_list(absent)} are not among the out_keys {_list(out_keys)} of {type(module).__name__}; "
-        "select others"
+        "select others, or call reset_out_keys() before a new selection"
     )
 
 
@@ -391,6 +405,14 @@ def no_such_value(dist: Any, name: str) -> NotImplementedError:
     """A distribution has no such property."""
     return NotImplementedError(
         f"{type(dist).__name__} has no {name}; use another interaction type, or add a property of that name"
+    )
+
+
+def not_a_sample(sample: Any) -> RuntimeError:
+    """The sample of a composite distribution is not a tensordict."""
+    return RuntimeError(
+        f"the sample is a {type(sample).__name__}, and a CompositeDistribution takes a tensordict with an entry for "
+        "each of its keys; pass what sample() returns"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
+from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
 from tensordict_nn.sampling.aggregation import composite_lp_aggregate
 from tensordict_nn.sampling.interaction import InteractionType, take
@@ -189,7 +191,13 @@ class CompositeDistribution(Distribution):
         return torch.stack([leaf.flatten(dims).sum(-1) if leaf.ndim > dims else leaf for leaf in leaves]).sum(0)
 
     def log_prob_composite(self, sample: Any, *, include_sum: bool | None = None) -> TensorDict:
-        """Returns the log-probability of each value at ``<key>_log_prob``, and their sum if ``include_sum``."""
+        """Returns the log-probability of each value at ``<key>_log_prob``, and their sum if ``include_sum``.
+
+        Raises:
+            RuntimeError: The sample is not a tensordict.
+        """
+        if not isinstance(sample, TensorCollection):
+            raise errors.not_a_sample(sample)
         scores = self._scores(lambda key, dist: dist.log_prob(sample.get(key)), "_log_prob", sample.batch_size)
         if composite_lp_aggregate() if include_sum is None else include_sum:
             scores.set(self.log_prob_key, self._sum(scores))
@@ -233,10 +241,30 @@ class CompositeDistribution(Distribution):
             scores.set(self.entropy_key, self._sum(scores))
         return scores
 
-    def entropy(self, samples_mc: int = 1) -> Any:
-        """Returns the entropy of each distribution, or their sum if `composite_lp_aggregate` is true."""
-        scores = self.entropy_composite(samples_mc, include_sum=False)
-        return self._sum(scores) if composite_lp_aggregate() else scores
+    def entropy(
+        self, samples_mc: int = 1, *, aggregate_probabilities: bool | None = None, include_sum: bool | None = None
+    ) -> Any:
+        """Returns the entropy of each distribution, or only their sum if `composite_lp_aggregate` is true.
+
+        Args:
+            samples_mc: The number of samples that estimate an entropy without a closed form.
+            aggregate_probabilities: Deprecated, without effect; use `set_composite_lp_aggregate`.
+            include_sum: Whether to include the sum beside the entropies.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> composite.entropy(include_sum=True).sorted_keys
+        ['entropy', 'x_entropy']
+        """
+        if aggregate_probabilities is not None:
+            warnings.warn(
+                "aggregate_probabilities has no effect; use set_composite_lp_aggregate",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        aggregate = composite_lp_aggregate()
+        scores = self.entropy_composite(samples_mc, include_sum=not aggregate and bool(include_sum))
+        return self._sum(scores) if aggregate else scores
 
     def cdf(self, sample: Any) -> Any:
         """Sets the cumulative probability of each value at ``<key>_cdf`` of the sample, and returns the sample.

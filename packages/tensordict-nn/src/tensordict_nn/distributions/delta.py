@@ -48,6 +48,16 @@ class Delta(Distribution):
         self.rtol = rtol
         super().__init__(torch.Size(batch_shape), torch.Size(event_shape or ()), validate_args=False)
 
+    def update(self, param: Tensor) -> None:
+        """Replaces the value; the shapes stay.
+
+        >>> delta = Delta(torch.zeros(2))
+        >>> delta.update(torch.ones(2))
+        >>> delta.mode
+        tensor([1., 1.])
+        """
+        self.param = param
+
     @property
     def support(self) -> Any:
         """The real numbers."""

@@ -7,6 +7,7 @@ so that sequences can be connected and divided by keys. Selecting output keys is
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -19,7 +20,7 @@ from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
 from tensordict_nn.modules.pickling import carried, restored
 
-__all__ = ["TensorDictModuleBase", "as_keys", "checked_keys", "device_of", "require_inputs"]
+__all__ = ["TensorDictModuleBase", "as_keys", "checked_keys", "device_of", "format_module", "require_inputs"]
 
 Keys = list[Any]
 
@@ -149,7 +150,8 @@ class TensorDictModuleBase(nn.Module):
             The module itself.
 
         Raises:
-            ValueError: A key is not among the ``out_keys``.
+            ValueError: A key is not among the ``out_keys``; `reset_out_keys` brings those back that an earlier
+                selection left out.
 
         >>> from tensordict_nn import TensorDictModule
         >>> module = TensorDictModule(lambda x: (x + 1, x + 2), in_keys=["x"], out_keys=["y", "z"])
@@ -158,9 +160,10 @@ class TensorDictModuleBase(nn.Module):
         """
         source = list(self.out_keys_source)
         selected = as_keys(list(out_keys))
-        absent = [key for key in selected if key not in source]
+        current = list(self.out_keys)
+        absent = [key for key in selected if key not in current]
         if absent:
-            raise errors.unknown_out_keys(self, absent, source)
+            raise errors.unknown_out_keys(self, absent, current)
         if self._out_keys_source is None:
             self._out_keys_source = source
             self._selection = self.register_forward_hook(_drop_unselected)
@@ -242,10 +245,22 @@ class TensorDictModuleBase(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(restored(state))  # type: ignore[no-untyped-call]  # torch does not annotate it
 
-    def extra_repr(self) -> str:
-        """Returns the keys, for ``print``."""
-        keys = {"in_keys": getattr(self, "in_keys", None), "out_keys": getattr(self, "out_keys", None)}
-        return ", ".join(f"{name}={value}" for name, value in keys.items())
+    def __repr__(self) -> str:
+        extra = [self.extra_repr()] if type(self).extra_repr is not nn.Module.extra_repr else []
+        keys = {name: getattr(self, name, None) for name in ("in_keys", "out_keys")}
+        return format_module(self, *extra, **dict(self.named_children()), **keys)
+
+
+def format_module(module: object, /, *lines: str, **fields: Any) -> str:
+    """Returns the representation of a module on tensordicts: its name, and its fields below one another.
+
+    >>> print(format_module(torch.nn.Identity(), in_keys=["a"], out_keys=["b"]))
+    Identity(
+        in_keys=['a'],
+        out_keys=['b'])
+    """
+    shown = ",\n".join([*lines, *(f"{name}={value}" for name, value in fields.items())])
+    return f"{type(module).__name__}(\n{textwrap.indent(shown, '    ')})"
 
 
 def device_of(module: nn.Module) -> torch.device:

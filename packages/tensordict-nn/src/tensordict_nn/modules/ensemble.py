@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from tensordict_nn.modules.base import TensorDictModuleBase
+from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.params.functional import from_module
 from tensordict_nn.params.leaves import copy_tied
 from tensordict_nn.params.stacking import stack_parameters
@@ -88,8 +89,9 @@ class EnsembleModule(TensorDictModuleBase):
         empty: TensorDictModuleBase = self.__dict__["_empty"]
         return empty
 
+    @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any) -> Any:
-        """Runs all copies."""
+        """Runs all copies, on a tensordict or on the tensors of its ``in_keys``."""
         return torch.vmap(self._one, (None if self.expand_input else 0, 0), randomness="different")(
             tensordict, self.params_td
         )

@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from tensordict_core import NestedKey, TensorDict
 from tensordict_core.extension import TensorCollection, is_compiling
 from tensordict_nn import errors
-from tensordict_nn.modules.base import Keys, TensorDictModuleBase, as_keys, checked_keys, device_of, require_inputs
+from tensordict_nn.modules.base import (
+    Keys,
+    TensorDictModuleBase,
+    as_keys,
+    checked_keys,
+    device_of,
+    format_module,
+    require_inputs,
+)
 from tensordict_nn.modules.calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
 from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.modules.form import Form, KeyList, parsed, written
@@ -233,11 +241,7 @@ class TensorDictModule(TensorDictModuleBase):
             )
 
     def __repr__(self) -> str:
-        fields = "\n".join(
-            "    " + line
-            for line in f"module={self.module},\nin_keys={self.in_keys},\nout_keys={self.out_keys})".split("\n")
-        )
-        return f"{type(self).__name__}(\n{fields}"
+        return format_module(self, module=self.module, in_keys=self.in_keys, out_keys=self.out_keys)
 
 
 _FORWARD = TensorDictModule.forward

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,7 +105,14 @@ class set_skip_existing(Block):
         return super()._begin()
 
     def __call__(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates ``forward(self, tensordict, ...)``."""
+        """Decorates ``forward(self, tensordict, ...)``.
+
+        Raises:
+            RuntimeError: The first argument after ``self`` has another name.
+        """
+        names = list(inspect.signature(forward).parameters)
+        if names[1:2] != ["tensordict"]:
+            raise errors.not_dispatchable(forward, names, "set_skip_existing")
 
         @functools.wraps(forward)
         def skipping(module: Any, tensordict: Any, *args: Any, **kwargs: Any) -> Any:

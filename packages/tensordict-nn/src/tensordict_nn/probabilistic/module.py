@@ -12,7 +12,7 @@ from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
 from tensordict_nn.distributions.composite import CompositeDistribution, with_suffix
 from tensordict_nn.distributions.delta import Delta
-from tensordict_nn.modules.base import Keys, TensorDictModuleBase, as_keys, checked_keys, require_inputs
+from tensordict_nn.modules.base import Keys, TensorDictModuleBase, as_keys, checked_keys, format_module
 from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.modules.skipping import may_skip, skips
 from tensordict_nn.probabilistic.generators import draw_with, resolve_generator
@@ -173,7 +173,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             tensordict: The tensordict of the parameters.
 
         Raises:
-            KeyError: A parameter is missing.
+            MissingParametersError: A parameter is missing; it is a `KeyError`, a `ValueError` and a `TypeError`.
 
         >>> normal = torch.distributions.Normal
         >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
@@ -181,9 +181,9 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         Normal(loc: tensor([0.]), scale: tensor([1.]))
         """
         values = [tensordict.get(key, None) for key in self.in_keys]
-        require_inputs(
-            self, [key for key, value in zip(self.in_keys, values, strict=True) if value is None], tensordict
-        )
+        absent = [key for key, value in zip(self.in_keys, values, strict=True) if value is None]
+        if absent:
+            raise errors.missing_inputs(self, absent, tensordict.keys(), errors.MissingParametersError)
         arguments = dict(zip(self._arguments, values, strict=True))
         extra = self.distribution_kwargs
         if isinstance(extra, TensorCollection):  # non-tensor data is passed as its value
@@ -316,8 +316,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
                     raise errors.no_component(component, dist.keys())
                 td.update(each.select(*(with_suffix(part, "_log_prob") for part in parts)))
 
-    def extra_repr(self) -> str:
-        """Returns the keys and the distribution, for ``print``."""
-        name = getattr(self.distribution_class, "__name__", repr(self.distribution_class))
-        how = self.default_interaction_type
-        return f"{super().extra_repr()}, distribution_class={name}, default_interaction_type={how}"
+    def __repr__(self) -> str:
+        keys = {"in_keys": self.in_keys, "out_keys": self.out_keys}
+        names = ("distribution_class", "distribution_kwargs", "default_interaction_type", "num_samples")
+        return format_module(self, **keys, **{name: getattr(self, name) for name in names})

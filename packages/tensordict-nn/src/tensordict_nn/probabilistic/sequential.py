@@ -34,6 +34,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         inplace: Where results are written, see `TensorDictSequential`.
 
     Raises:
+        ValueError: There are no modules.
         TypeError: The last module is not probabilistic, and ``return_composite`` is False.
 
     >>> from tensordict_nn import TensorDictModule
@@ -62,6 +63,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         if inplace is not None:
             options["inplace"] = inplace
         super().__init__(*modules, **options)
+        if not len(self):
+            raise errors.no_distribution(self)
         if return_composite is False and not self._ends_probabilistic():
             raise errors.not_probabilistic(self[-1])
         self._asked_composite = return_composite

@@ -39,7 +39,7 @@ class set_composite_lp_aggregate(Block):
     setting = _aggregate
 
     def __init__(self, mode: bool = True, *, thread_local: bool = False) -> None:
-        super().__init__(mode, thread_local)
+        super().__init__(bool(mode), thread_local)
         self.mode = mode
 
     def set(self) -> None:
