@@ -95,7 +95,7 @@ def parts(leaves: int) -> list[Part]:
 class Ways(NamedTuple):
     """Two implementations of the same task."""
 
-    aim: str
+    task: str
     slow: str
     run_slow: Callable[[], Any]
     fast: str
@@ -106,7 +106,7 @@ def ways(leaves: int) -> list[Ways]:
     """The pairs, on ``leaves`` tensors of ``[256, 4]``."""
     rows = 256
     source = {f"key{i}": torch.randn(rows, 4) for i in range(leaves)}
-    td, room = TensorDict(source, [rows]), TensorDict(source, [rows]).clone()
+    td, target = TensorDict(source, [rows]), TensorDict(source, [rows]).clone()
     half = leaves // 2
     nested = TensorDict({name: dict(list(source.items())[half:]) for name in ("a", "b", "c", "d")}, [rows])
     flat = nested.flatten_keys(".")
@@ -116,57 +116,57 @@ def ways(leaves: int) -> list[Ways]:
 
     def fill() -> None:
         for i, part in enumerate(parts):
-            room[i] = part
+            target[i] = part
 
     return [
         Ways(
-            "all rows, one by one",
+            "read all rows one by one",
             "`[td[i] for i in range(256)]`",
             lambda: [td[i] for i in range(rows)],
             "`td.unbind(0)`",
             lambda: td.unbind(0),
         ),
         Ways(
-            "256 rows as one tensordict",
-            "`room[i] = row` for each",
+            "combine 256 rows",
+            "`target[i] = row` for each row",
             fill,
             "`torch.stack(rows)`",
             lambda: torch.stack(parts),
         ),
         Ways(
-            "256 rows, of which few are read",
+            "combine 256 rows and read few entries",
             "`torch.stack(rows)`",
             lambda: torch.stack(parts),
             "`lazy_stack(rows)`",
             lambda: lazy_stack(parts),
         ),
         Ways(
-            "the same half of the rows, again and again",
+            "select the same half of the rows repeatedly",
             "`td[mask]`",
             lambda: td[mask],
             "`td[numbers]`",
             lambda: td[at],
         ),
-        Ways("every second row", "`td[numbers]`", lambda: td[at], "`td[::2]`", lambda: td[::2]),
+        Ways("select every second row", "`td[numbers]`", lambda: td[at], "`td[::2]`", lambda: td[::2]),
         Ways(
-            "a sum with a number",
+            "add a number",
             "`td.apply(lambda leaf: leaf + 1)`",
             lambda: td.apply(lambda leaf: leaf + 1),
             "`td + 1`",
             lambda: td + 1,
         ),
-        Ways("a sine", "`td.apply(torch.sin)`", lambda: td.apply(torch.sin), "`td.sin()`", lambda: td.sin()),
-        Ways("a sum in place", "`td + 1`", lambda: td + 1, "`td.add_(1)`", lambda: room.add_(1)),
+        Ways("compute the sine", "`td.apply(torch.sin)`", lambda: td.apply(torch.sin), "`td.sin()`", lambda: td.sin()),
+        Ways("add in place", "`td + 1`", lambda: td + 1, "`td.add_(1)`", lambda: target.add_(1)),
         Ways(
-            "two entries of a row",
+            "read two entries of a row",
             "`td[0].select('key0', 'key1')`",
             lambda: td[0].select("key0", "key1"),
             "`td.select('key0', 'key1')[0]`",
             lambda: td.select("key0", "key1")[0],
         ),
-        Ways("a row of four nodes", "`nested[0]`", lambda: nested[0], "`flat[0]`", lambda: flat[0]),
+        Ways("read a row of four nodes", "`nested[0]`", lambda: nested[0], "`flat[0]`", lambda: flat[0]),
         Ways(
-            "an entry below",
+            "read a nested entry",
             "`nested['a', 'key9']`",
             lambda: nested["a", f"key{leaves - 1}"],
             "`flat['a.key9']`",
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--leaves", type=int, default=10)
     options = parser.parse_args()
-    print("| operation | whole, µs | torch's calls | ours | plain loop | ours, a leaf |")
+    print("| operation | total, µs | torch calls | overhead | plain loop | overhead per leaf |")
     print("|---|---:|---:|---:|---:|---:|")
     for part in parts(options.leaves):
         timers = [Timer(run, timer=time.thread_time) for run in (part.whole, part.plain, part.calls)]
@@ -190,12 +190,12 @@ def main() -> None:
             f"| `{part.name}` | {whole:.1f} | {calls:.1f} | {rest:.1f} | {plain:.1f} | {rest / options.leaves:.2f} |",
             flush=True,
         )
-    print("\n| aim | a way | µs | a faster way | µs |")
+    print("\n| task | code | µs | faster code | µs |")
     print("|---|---|---:|---|---:|")
     for way in ways(options.leaves):
         timers = [Timer(run, timer=time.thread_time) for run in (way.run_slow, way.run_fast)]
         slow, fast = map(median, interleaved(timers, options.rounds, 0.002))
-        print(f"| {way.aim} | {way.slow} | {slow:,.1f} | {way.fast} | {fast:,.1f} |", flush=True)
+        print(f"| {way.task} | {way.slow} | {slow:,.1f} | {way.fast} | {fast:,.1f} |", flush=True)
 
 
 if __name__ == "__main__":
