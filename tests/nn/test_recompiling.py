@@ -7,9 +7,17 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from tensordict_core import TensorDict, assert_close
-from tensordict_nn import TensorDictModule, TensorDictSequential, WrapModule, as_tensordict_module
+from tensordict_nn import (
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictSequential,
+    WrapModule,
+    as_tensordict_module,
+)
 
 
 class Affine(nn.Module):
@@ -158,3 +166,24 @@ def test_lists_of_keys_belong_to_their_module_until_others_are_set():
     keys = module.in_keys
     keys.clear()
     assert module.in_keys == []
+
+
+def test_a_sequence_that_draws_compiles_once():
+    """The type of the sequence, which holds while it runs, leaves no trace that a guard sees."""
+    scale = TensorDictModule(nn.Softplus(), in_keys=["loc"], out_keys=["scale"])
+    draw = ProbabilisticTensorDictModule(
+        in_keys=["loc", "scale"],
+        out_keys=["action"],
+        distribution_class=torch.distributions.Normal,
+        default_interaction_type="mean",
+        return_log_prob=True,
+    )
+    mean = TensorDictModule(nn.Linear(2, 2), in_keys=["x"], out_keys=["loc"])
+    policy = ProbabilisticTensorDictSequential(mean, scale, draw)
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(policy, fullgraph=True, backend=counter)
+    for _ in range(3):
+        td = compiled(TensorDict({"x": torch.ones(3, 2)}, [3]))
+    assert torch.equal(td["action"], mean.module(torch.ones(3, 2)))
+    assert counter.frame_count == 1

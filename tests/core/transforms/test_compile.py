@@ -97,6 +97,7 @@ DENSE: dict[str, Callable[[TensorDict], Any]] = {
     "update": lambda td: td.clone(False).update({"z": td["a"], "b": {"d": td["b", "c"] + 1}}),
     "pop": lambda td: (td.clone(False).pop("a"), td.exclude("a")),
     "select": lambda td: td.select(("b", "c")),
+    "separate": lambda td: td.copy().separates(("b", "c")),
     "rename": lambda td: td.clone(False).rename_key_("a", "z"),
     "items": lambda td: [value.sum() for _, value in td.items(True, True)],
     "flatten_keys": lambda td: td.flatten_keys("."),

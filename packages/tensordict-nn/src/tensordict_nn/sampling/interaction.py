@@ -51,7 +51,8 @@ _current: Setting[InteractionType | None] = Setting(None)
 class _Implied(threading.local):
     """The type of the sequence that runs in this thread."""
 
-    value: InteractionType | None = None
+    def __init__(self) -> None:  # an attribute of the class would appear in the instance later, which recompiles
+        self.value: InteractionType | None = None
 
 
 _implied = _Implied()

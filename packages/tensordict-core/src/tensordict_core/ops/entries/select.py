@@ -18,9 +18,7 @@ __all__ = ["KeySelection"]
 
 def _nodes_above(root: Any, keys: Iterable[NestedKey]) -> dict[tuple[str, ...], Any]:
     """Return the nested nodes that keys pass through, by their paths, the deepest first; lazy stacks are left out."""
-    paths = {
-        path[:depth] for key in keys if len(path := unravel_key_to_tuple(key)) > 1 for depth in range(1, len(path))
-    }
+    paths = {path[:depth] for path in map(unravel_key_to_tuple, keys) for depth in range(1, len(path))}
     found = {path: root._peek_path(path) for path in sorted(paths, key=len, reverse=True)}
     return {
         path: node
