@@ -405,7 +405,14 @@ class Instance(Forwarding):
         return self
 
     def clear_refs_for_compile_(self) -> Any:
-        """Returns the wrapped tensordict; there are no references to clear before ``torch.compile``."""
+        """Returns the wrapped tensordict; there are no references to clear before ``torch.compile``.
+
+        >>> from tensordict_class import TensorClass
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        >>> Point(torch.zeros(2)).clear_refs_for_compile_()["x"]
+        tensor([0., 0.])
+        """
         return self._tensordict
 
     # representation, copies ------------------------------------------------------------------------------------------

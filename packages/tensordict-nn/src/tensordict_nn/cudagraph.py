@@ -297,12 +297,27 @@ class CudaGraphModule:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state dict of the module; empty for a function."""
+        """Returns the state dict of the module; empty for a function.
+
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):  # no CUDA device here
+        ...     module = CudaGraphModule(torch.nn.Linear(1, 2, bias=False))
+        >>> list(module.state_dict())
+        ['weight']
+        """
         state: dict[str, Any] = self.module.state_dict() if hasattr(self.module, "state_dict") else {}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the state of the module, which the graph uses; has no effect for a function."""
+        """Loads the state of the module, which the graph uses; has no effect for a function.
+
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):  # no CUDA device here
+        ...     module = CudaGraphModule(torch.nn.Linear(1, 2, bias=False))
+        >>> module.load_state_dict({"weight": torch.ones(2, 1)})
+        >>> module(torch.ones(1))
+        tensor([1., 1.], grad_fn=<...>)
+        """
         if hasattr(self.module, "load_state_dict"):
             self.module.load_state_dict(state_dict)
 

@@ -61,12 +61,22 @@ class TDGraphModule(TensorDictModuleBase):
 
     @property
     def graph(self) -> fx.Graph:
-        """The graph."""
+        """The graph.
+
+        >>> module = TDGraphModule(torch.fx.symbolic_trace(lambda x: (x + 1,)), ["x"], ["y"])
+        >>> [node.op for node in module.graph.nodes]
+        ['placeholder', 'call_function', 'output']
+        """
         return self.graph_module.graph
 
     @property
     def code(self) -> str:
-        """The Python code of the graph."""
+        """The Python code of the graph.
+
+        >>> module = TDGraphModule(torch.fx.symbolic_trace(lambda x: (x + 1,)), ["x"], ["y"])
+        >>> "x + 1" in module.code
+        True
+        """
         return self.graph_module.code
 
 

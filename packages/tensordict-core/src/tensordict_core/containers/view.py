@@ -78,11 +78,20 @@ class SubTensorDict(CustomContainer):
 
     @property
     def idx(self) -> Any:
-        """The index of the view."""
+        """The index of the view.
+
+        >>> TensorDict({"a": torch.zeros(3)}, [3]).view_at(0).idx
+        0
+        """
         return self._part.idx
 
     def get_parent_tensordict(self) -> Any:
-        """Returns the tensordict that this is a view of, as ``parent``."""
+        """Returns the tensordict that this is a view of, as ``parent``.
+
+        >>> td = TensorDict({"a": torch.zeros(3)}, [3])
+        >>> td.view_at(0).get_parent_tensordict() is td
+        True
+        """
         return self._parent
 
     def _now(self) -> Any:

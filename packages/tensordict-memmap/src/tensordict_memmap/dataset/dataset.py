@@ -163,6 +163,10 @@ class MemmapDataset:
             PermissionError: The store of a URL refused the request.
             ValueError: The tensordict cannot grow, ``part`` overlaps committed rows or another range, or ``mode`` is
                 ``"r+"`` for a URL.
+
+        >>> _ = TensorDict({"x": torch.arange(3)}, [3]).save("rows")
+        >>> len(MemmapDataset.open("rows"))
+        3
         """
         if mode not in ("r", "r+"):
             raise ValueError(f"mode {mode!r} is neither 'r' nor 'r+'; use 'r+' to write")

@@ -170,6 +170,9 @@ class RowSampler(Sampler[list[int]]):
         Args:
             first: the number of batches of this rank to skip.
             every: yields each batch of this number, as one of so many workers.
+
+        >>> list(RowSampler(10, 4, shuffle=False).batches(first=1))
+        [[4, 5, 6, 7], [8, 9]]
         """
         epoch, position = self.epoch, self.position
         step = self.batch_size * self.world_size
@@ -206,6 +209,13 @@ class RowSampler(Sampler[list[int]]):
 
         Args:
             loader: a ``DataLoader`` with this sampler, or with a `RowStream` of it.
+
+        >>> sampler = RowSampler(10, 4, shuffle=False)
+        >>> loader = torch.utils.data.DataLoader(range(10), batch_sampler=sampler, collate_fn=list)
+        >>> for batch in sampler.track(loader):
+        ...     break
+        >>> batch, sampler.position
+        ([0, 1, 2, 3], 4)
         """
         step = self.batch_size * self.world_size
         self._tracked = True
@@ -221,7 +231,13 @@ class RowSampler(Sampler[list[int]]):
         self.epoch, self.position = self.epoch + 1, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of an epoch."""
+        """Goes to the start of an epoch.
+
+        >>> sampler = RowSampler(10, 4)
+        >>> sampler.set_epoch(3)
+        >>> sampler.epoch, sampler.position
+        (3, 0)
+        """
         self.epoch, self.position = epoch, 0
 
     # --- state
@@ -242,6 +258,11 @@ class RowSampler(Sampler[list[int]]):
 
         Raises:
             ValueError: The state is of another order (rows, seed, shuffling), or is incomplete.
+
+        >>> sampler = RowSampler(10, 4, shuffle=False)
+        >>> sampler.load_state_dict(sampler.state_dict() | {"epoch": 2, "position": 8})
+        >>> sampler.epoch, list(sampler)
+        (2, [[8, 9]])
         """
         missing = [name for name in _FIELDS if name not in state]
         if missing:

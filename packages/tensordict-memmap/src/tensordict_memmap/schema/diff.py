@@ -53,7 +53,11 @@ class Report:
 
     @property
     def skipped(self) -> dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """``shapes``: what ``load_into(..., skip_mismatched=True)`` left as it was."""
+        """``shapes``: what ``load_into(..., skip_mismatched=True)`` left as it was.
+
+        >>> Report(shapes={"a": ((3,), (4,))}).skipped
+        {'a': ((3,), (4,))}
+        """
         return self.shapes
 
     @property
@@ -69,7 +73,11 @@ class Report:
 
     @property
     def unexpected_keys(self) -> list[Key]:
-        """``unexpected``, under its name in ``Module.load_state_dict``."""
+        """``unexpected``, under its name in ``Module.load_state_dict``.
+
+        >>> Report(unexpected=["a"]).unexpected_keys
+        ['a']
+        """
         return self.unexpected
 
     def __bool__(self) -> bool:

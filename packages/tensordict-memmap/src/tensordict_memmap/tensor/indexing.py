@@ -6,14 +6,37 @@ import contextlib
 import functools
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd.graph import increment_version
 
 from tensordict_memmap.engine import executor, syscalls
-from tensordict_memmap.engine.tuning import READ_AHEAD_MIN, is_cold
+from tensordict_memmap.engine.tuning import READ_AHEAD_MIN, ROW_COPY_MIN, is_cold
 from tensordict_memmap.schema.dtypes import as_bits, reach
+
+
+def row_numbers(tensor: torch.Tensor, index: Any) -> torch.Tensor | None:
+    """Returns an index as row numbers if copying contiguous rows is faster than general indexing; else None.
+
+    >>> row_numbers(torch.zeros(1000, 1000), [3, 1, 2, 5, 8])
+    tensor([3, 1, 2, 5, 8])
+    >>> row_numbers(torch.zeros(10), [3, 1]) is None
+    True
+    """
+    rows: torch.Tensor
+    if isinstance(index, torch.Tensor):
+        rows = index
+    elif type(index) is list and index and all(type(row) is int for row in index):
+        rows = torch.tensor(index)
+    else:
+        return None
+    if rows.dtype.is_floating_point or rows.dtype.is_complex or rows.dtype in (torch.bool, torch.uint8):
+        return None
+    if tensor.ndim == 0 or tensor.requires_grad or rows.numel() * tensor.stride(0) * tensor.itemsize < ROW_COPY_MIN:
+        return None
+    return rows
 
 
 def gather_rows(

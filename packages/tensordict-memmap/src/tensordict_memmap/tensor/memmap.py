@@ -20,13 +20,13 @@ import torch
 from tensordict_core.extension import register_writer
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, ROW_COPY_MIN
+from tensordict_memmap.engine.tuning import FILE_WRITE_MIN
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.schema.dtypes import QUANTIZED, check_dtype, reach
 from tensordict_memmap.storage.staging import refuse_special, replacing
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.constructors import Filled, check_device
-from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
+from tensordict_memmap.tensor.indexing import gather_rows, row_numbers, scatter_rows
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.update import copy_into, write_leaves
 
@@ -128,7 +128,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             )
         if isinstance(input, cls) and shape is None:
             mapped = input._mapping.filename
-            if filename is None or (mapped == os.path.abspath(filename) and input._is_whole()):
+            is_whole = input.nbytes == input._mapping.nbytes and input.is_contiguous()
+            if filename is None or (mapped == os.path.abspath(filename) and is_whole):
                 return input
             if mapped is not None and not copy_existing:
                 raise RuntimeError(
@@ -230,6 +231,10 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         Raises:
             ValueError: The file is shorter than the tensor.
             OSError: The file cannot be opened.
+
+        >>> _ = MemoryMappedTensor.ones(3, filename="x.memmap")
+        >>> MemoryMappedTensor.from_filename("x.memmap", torch.float32, (3,))
+        MemoryMappedTensor([1., 1., 1.])
         """
         nbytes = prod(shape) * dtype.itemsize
         if nbytes == 0:
@@ -295,6 +300,10 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             index: an index to apply to the tensor.
             filename: the file that the storage maps; None takes it from the storage.
             handler: an existing mapping to use instead of the storage.
+
+        >>> storage = torch.UntypedStorage.from_file("x.bin", shared=True, nbytes=8)
+        >>> MemoryMappedTensor.from_storage(storage, dtype=torch.float32).fill_(1)
+        MemoryMappedTensor([1., 1.])
         """
         check_device(device)
         if dtype is None:
@@ -322,12 +331,20 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     @property
     def writes_to(self) -> str | None:
-        """The file that in-place changes reach; None if they stay in this process or in shared memory."""
+        """The file that in-place changes reach; None if they stay in this process or in shared memory.
+
+        >>> MemoryMappedTensor.ones(3).writes_to is None
+        True
+        """
         return self._mapping.filename if self._mapping.mode == "r+" else None
 
     @property
     def handler(self) -> Mapping:
-        """The mapping that holds the memory; pass it to :meth:`from_handler` to make another tensor over it."""
+        """The mapping that holds the memory; pass it to :meth:`from_handler` to make another tensor over it.
+
+        >>> MemoryMappedTensor.ones(3).handler.nbytes
+        12
+        """
         return self._mapping
 
     @property
@@ -337,18 +354,29 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     @property
     def parent_shape(self) -> torch.Size:
-        """The shape of the tensor that was indexed to get this one, or the shape of this one."""
+        """The shape of the tensor that was indexed to get this one, or the shape of this one.
+
+        >>> MemoryMappedTensor.ones(3, 2)[1].parent_shape
+        torch.Size([3, 2])
+        """
         return self._parent_shape
 
     @property
     def offset(self) -> int:
-        """The offset of the first element in the file, in bytes."""
+        """The offset of the first element in the file, in bytes.
+
+        >>> MemoryMappedTensor.ones(3, 2)[1].offset
+        8
+        """
         if self.numel() == 0:
             return self._mapping.offset
         return self._mapping.offset + self.data_ptr() - self._mapping.address
 
     def flush(self) -> None:
-        """Syncs in-place changes to disk."""
+        """Syncs in-place changes to disk.
+
+        >>> MemoryMappedTensor.ones(3, filename="x.memmap").add_(1).flush()
+        """
         self._mapping.flush()
 
     def is_shared(self) -> bool:
@@ -362,9 +390,6 @@ class MemoryMappedTensor(Filled, torch.Tensor):
     def share_memory_(self) -> Self:
         """Returns the tensor itself, whose memory is already shared."""
         return self
-
-    def _is_whole(self) -> bool:
-        return self.nbytes == self._mapping.nbytes and self.is_contiguous()
 
     # --- views and writes
 
@@ -380,7 +405,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         if type(index) in _BASIC or (type(index) is tuple and all(type(part) in _BASIC for part in index)):
             plain = super().__getitem__(index)
             return self._view(plain, index)
-        rows = self._rows(index)
+        rows = row_numbers(self, index)
         if rows is not None:
             return gather_rows(self, rows)
         plain = super().__getitem__(index)
@@ -394,26 +419,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
                     copy_into(self._view(target, index), value)
                     return
             else:
-                rows = self._rows(index)
+                rows = row_numbers(self, index)
                 if rows is not None and not value.requires_grad:
                     scatter_rows(self, rows, value)
                     return
         super().__setitem__(index, value)
-
-    def _rows(self, index: Any) -> torch.Tensor | None:
-        """Returns the index as row numbers if copying contiguous rows is faster than general indexing; else None."""
-        rows: torch.Tensor
-        if isinstance(index, torch.Tensor):
-            rows = index
-        elif type(index) is list and index and all(type(row) is int for row in index):
-            rows = torch.tensor(index)
-        else:
-            return None
-        if rows.dtype.is_floating_point or rows.dtype.is_complex or rows.dtype in (torch.bool, torch.uint8):
-            return None
-        if self.ndim == 0 or self.requires_grad or rows.numel() * self.stride(0) * self.itemsize < ROW_COPY_MIN:
-            return None
-        return rows
 
     def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> Self:
         """Copies a tensor into this one in place; large ones on several threads.

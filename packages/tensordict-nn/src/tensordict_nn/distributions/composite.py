@@ -125,19 +125,43 @@ class CompositeDistribution(Distribution):
         return unravel_key(key) in self.dists
 
     def keys(self) -> KeysView[Key]:
-        """The keys of samples."""
+        """The keys of samples.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> list(composite.keys())
+        ['x']
+        """
         return self.dists.keys()
 
     def values(self) -> ValuesView[Any]:
-        """The distributions."""
+        """The distributions.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> [type(dist).__name__ for dist in composite.values()]
+        ['Normal']
+        """
         return self.dists.values()
 
     def items(self) -> ItemsView[Key, Any]:
-        """The keys of samples and the distributions."""
+        """The keys of samples and the distributions.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> [(key, type(dist).__name__) for key, dist in composite.items()]
+        [('x', 'Normal')]
+        """
         return self.dists.items()
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
-        """Returns the distribution of a key, or ``default``."""
+        """Returns the distribution of a key, or ``default``.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> composite.get("x") is dists["x"], composite.get("y")
+        (True, None)
+        """
         return self.dists.get(unravel_key(key), default)
 
     # values ----------------------------------------------------------------------------------------------------------
@@ -160,7 +184,13 @@ class CompositeDistribution(Distribution):
 
     @property
     def deterministic_sample(self) -> TensorDict:
-        """The deterministic value of each distribution, see `InteractionType`."""
+        """The deterministic value of each distribution, see `InteractionType`.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> composite.deterministic_sample["x"]
+        tensor([0., 0., 0.])
+        """
         return self._each(lambda dist: take(dist, InteractionType.DETERMINISTIC, (), _ESTIMATES))
 
     def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
@@ -195,6 +225,12 @@ class CompositeDistribution(Distribution):
 
         Raises:
             RuntimeError: The sample is not a tensordict.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> sample = TensorDict({"x": torch.zeros(3)}, [3])
+        >>> composite.log_prob_composite(sample, include_sum=True).sorted_keys
+        ['sample_log_prob', 'x_log_prob']
         """
         if not isinstance(sample, TensorCollection):
             raise errors.not_a_sample(sample)
@@ -225,6 +261,12 @@ class CompositeDistribution(Distribution):
 
         Raises:
             NotImplementedError: A distribution has no ``rsample``.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> sample, scores = composite.rsample_and_log_prob()
+        >>> sample["x"].shape, scores["x_log_prob"].shape
+        (torch.Size([3]), torch.Size([3]))
         """
         sample = self.rsample(shape)
         return sample, self.log_prob(sample)
@@ -235,6 +277,11 @@ class CompositeDistribution(Distribution):
         Args:
             samples_mc: The number of samples that estimate an entropy without a closed form.
             include_sum: Whether to include the sum.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> composite.entropy_composite()["x_entropy"]
+        tensor([1.4189, 1.4189, 1.4189])
         """
         scores = self._scores(lambda _, dist: _entropy(dist, samples_mc), "_entropy", self.batch_shape)
         if composite_lp_aggregate() if include_sum is None else include_sum:

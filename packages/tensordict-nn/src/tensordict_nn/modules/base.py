@@ -110,7 +110,12 @@ class TensorDictModuleBase(nn.Module):
 
     @property
     def in_keys(self) -> Keys:
-        """The keys that are read."""
+        """The keys that are read.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> TensorDictModule(torch.nn.Linear(3, 4), in_keys=["x"], out_keys=[("out", "y")]).in_keys
+        ['x']
+        """
         return self._in_keys
 
     @in_keys.setter
@@ -119,7 +124,12 @@ class TensorDictModuleBase(nn.Module):
 
     @property
     def out_keys(self) -> Keys:
-        """The keys that are written, after `select_out_keys`."""
+        """The keys that are written, after `select_out_keys`.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> TensorDictModule(lambda x: (x, x), in_keys=["x"], out_keys=["y", "z"]).select_out_keys("z").out_keys
+        ['z']
+        """
         return self._out_keys
 
     @out_keys.setter
@@ -128,7 +138,12 @@ class TensorDictModuleBase(nn.Module):
 
     @property
     def out_keys_source(self) -> Keys:
-        """The keys that are written, before `select_out_keys`."""
+        """The keys that are written, before `select_out_keys`.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> TensorDictModule(lambda x: (x, x), in_keys=["x"], out_keys=["y", "z"]).select_out_keys("z").out_keys_source
+        ['y', 'z']
+        """
         return self.out_keys if self._out_keys_source is None else self._out_keys_source
 
     @staticmethod

@@ -85,7 +85,12 @@ class EnsembleModule(TensorDictModuleBase):
 
     @property
     def module(self) -> TensorDictModuleBase:
-        """The module with the structure of the copies, without memory."""
+        """The module with the structure of the copies, without memory.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> EnsembleModule(TensorDictModule(torch.nn.Linear(4, 2), ["a"], ["b"]), num_copies=3).module.device
+        device(type='meta')
+        """
         empty: TensorDictModuleBase = self.__dict__["_empty"]
         return empty
 
@@ -113,6 +118,13 @@ class EnsembleModule(TensorDictModuleBase):
 
         Returns:
             ``parameters``.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> ensemble = EnsembleModule(TensorDictModule(torch.nn.Linear(4, 2), ["a"], ["b"]), num_copies=3)
+        >>> before = ensemble.params_td.data.clone()
+        >>> ensemble.reset_parameters_recursive()
+        >>> bool((before == ensemble.params_td).any())
+        False
         """
         stack = self.params_td if parameters is None else parameters
         for one in stack.data.unbind(0):

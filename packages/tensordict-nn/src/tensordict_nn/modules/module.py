@@ -141,7 +141,11 @@ class TensorDictModule(TensorDictModuleBase):
 
     @property
     def in_keys(self) -> Keys:
-        """The keys that are read."""
+        """The keys that are read.
+
+        >>> TensorDictModule(lambda a, *, b: a - b, in_keys={"a": "x", "b": ("n", "y")}, out_keys=["z"]).in_keys
+        ['x', ('n', 'y')]
+        """
         return self._in_keys if is_compiling() else KeyList(self._in_keys, self._describe)
 
     @in_keys.setter
@@ -150,7 +154,11 @@ class TensorDictModule(TensorDictModuleBase):
 
     @property
     def out_keys(self) -> Keys:
-        """The keys that are written, after `select_out_keys`."""
+        """The keys that are written, after `select_out_keys`.
+
+        >>> TensorDictModule(lambda x: (x, x), in_keys=["x"], out_keys=["y", "z"]).select_out_keys("z").out_keys
+        ['z']
+        """
         return self._out_keys if is_compiling() else KeyList(self._out_keys, self._describe)
 
     @out_keys.setter
@@ -159,7 +167,12 @@ class TensorDictModule(TensorDictModuleBase):
 
     @property
     def method_kwargs(self) -> dict[str, Any]:
-        """The keyword arguments for each call."""
+        """The keyword arguments for each call.
+
+        >>> module = TensorDictModule(torch.cumsum, in_keys=["x"], out_keys=["y"], method_kwargs={"dim": 0})
+        >>> module.method_kwargs, module(x=torch.ones(3))
+        ({'dim': 0}, tensor([1., 2., 3.]))
+        """
         if not self._lent and not is_compiling():
             self._lent = True  # users may change it in place from now on
         return self._method_kwargs
@@ -221,12 +234,20 @@ class TensorDictModule(TensorDictModuleBase):
 
     @property
     def is_functional(self) -> bool:
-        """Always False: parameters are not arguments of calls, `TensorDict.to_module` sets them."""
+        """Always False: parameters are not arguments of calls, `TensorDict.to_module` sets them.
+
+        >>> TensorDictModule(torch.nn.Linear(3, 4), ["x"], ["y"]).is_functional
+        False
+        """
         return False
 
     @property
     def device(self) -> torch.device:
-        """The device of the first parameter or buffer; the CPU if there is none."""
+        """The device of the first parameter or buffer; the CPU if there is none.
+
+        >>> TensorDictModule(torch.nn.Linear(3, 4, device="meta"), ["x"], ["y"]).device
+        device(type='meta')
+        """
         return device_of(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -381,7 +402,11 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     @property
     def in_keys(self) -> Keys:
-        """The keys of the module."""
+        """The keys of the module.
+
+        >>> TensorDictModuleWrapper(TensorDictModule(torch.nn.Linear(3, 4), ["x"], ["y"])).in_keys
+        ['x']
+        """
         return self.td_module.in_keys
 
     @in_keys.setter
@@ -390,7 +415,12 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     @property
     def out_keys(self) -> Keys:
-        """The keys of the module, after `select_out_keys`."""
+        """The keys of the module, after `select_out_keys`.
+
+        >>> module = TensorDictModule(lambda x: (x, x), in_keys=["x"], out_keys=["y", "z"])
+        >>> TensorDictModuleWrapper(module).select_out_keys("z").out_keys, module.out_keys
+        (['z'], ['y', 'z'])
+        """
         return self.td_module.out_keys if self._out_keys_source is None else self._selected
 
     @out_keys.setter

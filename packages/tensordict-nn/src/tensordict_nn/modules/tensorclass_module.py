@@ -76,6 +76,14 @@ class TensorClassModuleBase(ABC, nn.Module, Generic[Input, Output]):
 
         Raises:
             ValueError: The input or the output type is not a tensorclass.
+
+        >>> from tensordict_class import tensorclass
+        >>> Point = tensorclass(type("Point", (), {"__annotations__": {"x": torch.Tensor}}))
+        >>> class Double(TensorClassModuleBase[Point, Point]):
+        ...     def forward(self, point):
+        ...         return point * 2
+        >>> Double().as_td_module().in_keys
+        ['x']
         """
         return TensorClassModuleWrapper(self)
 

@@ -380,17 +380,31 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
         Raises:
             RuntimeError: Always; ``memmap`` returns a mapped tensordict.
+
+        >>> params = TensorDictParams(TensorDict({"a": torch.zeros(2)}))
+        >>> params.memmap_("saved")
+        Traceback (most recent call last):
+        ...
+        RuntimeError: ...
         """
         raise errors.not_in_place("memmap_")
 
     @classmethod
     def from_dict(cls, input_dict: Any, **options: Any) -> Any:
-        """Returns the parameters of a dictionary, see ``TensorDict.from_dict``."""
+        """Returns the parameters of a dictionary, see ``TensorDict.from_dict``.
+
+        >>> type(TensorDictParams.from_dict({"a": torch.zeros(2)})["a"])
+        <class 'torch.nn.parameter.Parameter'>
+        """
         return cls(TensorDict.from_dict(input_dict, **options))
 
     @classmethod
     def from_any(cls, obj: Any, **options: Any) -> Any:
-        """Returns the parameters of a dictionary; the tensordict of another structure, as ``TensorDict.from_any``."""
+        """Returns the parameters of a dictionary; the tensordict of another structure, as ``TensorDict.from_any``.
+
+        >>> isinstance(TensorDictParams.from_any({"a": torch.zeros(2)}), TensorDictParams)
+        True
+        """
         made = TensorDict.from_any(obj, **options)
         return cls(made) if isinstance(obj, dict) else made
 
@@ -408,6 +422,10 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             leaves_only: Whether to leave out the nodes.
             is_leaf: Decides which values are leaves.
             sort: Whether values come in the alphabetical order of their keys.
+
+        >>> params = TensorDictParams({"a": torch.zeros(2), "b": {"c": torch.ones(2)}})
+        >>> [value.shape for value in params.values(True, True)]
+        [torch.Size([2]), torch.Size([2])]
         """
         values = super().values(include_nested, leaves_only, is_leaf, sort)
         return [self._hooked(value) for value in values] if self._get_hooks else values
@@ -422,6 +440,10 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             leaves_only: Whether to leave out the nodes.
             is_leaf: Decides which values are leaves.
             sort: Whether entries come in the alphabetical order of their keys.
+
+        >>> params = TensorDictParams({"a": torch.zeros(2), "b": {"c": torch.ones(2)}})
+        >>> [key for key, _ in params.items(True, True)]
+        ['a', ('b', 'c')]
         """
         items = super().items(include_nested, leaves_only, is_leaf, sort)
         return [(key, self._hooked(value)) for key, value in items] if self._get_hooks else items

@@ -139,7 +139,13 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     @property
     def log_prob_keys(self) -> Keys:
-        """The keys of log-probabilities, one for each value."""
+        """The keys of log-probabilities, one for each value.
+
+        >>> normal = torch.distributions.Normal
+        >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
+        >>> module.log_prob_keys
+        ['x_log_prob']
+        """
         return self._scored
 
     @property
@@ -148,6 +154,11 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
         Raises:
             RuntimeError: There are several log-probabilities.
+
+        >>> normal = torch.distributions.Normal
+        >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
+        >>> module.log_prob_key
+        'x_log_prob'
         """
         keys = self.log_prob_keys
         if len(keys) > 1:
@@ -156,12 +167,24 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     @property
     def dist_params_keys(self) -> Keys:
-        """The keys of the distribution's parameters."""
+        """The keys of the distribution's parameters.
+
+        >>> normal = torch.distributions.Normal
+        >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
+        >>> module.dist_params_keys
+        ['loc', 'scale']
+        """
         return self.in_keys
 
     @property
     def dist_sample_keys(self) -> Keys:
-        """The keys of values."""
+        """The keys of values.
+
+        >>> normal = torch.distributions.Normal
+        >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
+        >>> module.dist_sample_keys
+        ['x']
+        """
         return self._sampled
 
     # distributions ---------------------------------------------------------------------------------------------------
@@ -195,7 +218,13 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             raise
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
-        """Makes the distribution, like `get_dist`."""
+        """Makes the distribution, like `get_dist`.
+
+        >>> normal = torch.distributions.Normal
+        >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
+        >>> module.build_dist_from_params(TensorDict({"loc": torch.zeros(1), "scale": torch.ones(1)})).mean
+        tensor([0.])
+        """
         return self.get_dist(tensordict)
 
     def log_prob(self, tensordict: Any, *, dist: Any = None) -> Any:

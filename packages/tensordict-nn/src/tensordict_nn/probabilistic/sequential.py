@@ -104,7 +104,15 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def return_composite(self) -> bool:
-        """Whether `get_dist` returns a `CompositeDistribution`."""
+        """Whether `get_dist` returns a `CompositeDistribution`.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.return_composite, ProbabilisticTensorDictSequential(draw, return_composite=True).return_composite
+        (False, True)
+        """
         if self._asked_composite is not None:
             return self._asked_composite
         return not self._ends_probabilistic() or (len(self._probabilistic()) > 1 and isinstance(self[-1], _KINDS))
@@ -135,24 +143,56 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def det_part(self) -> TensorDictSequential | None:
-        """The modules before the last one; ``None`` if no module is probabilistic."""
+        """The modules before the last one; ``None`` if no module is probabilistic.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.det_part.out_keys
+        ['loc', 'scale']
+        """
         return TensorDictSequential(*list(self)[:-1]) if self._probabilistic() else None
 
     @property
     def default_interaction_type(self) -> InteractionType | None:
-        """The default interaction type of the last probabilistic module; ``None`` if there is none."""
+        """The default interaction type of the last probabilistic module; ``None`` if there is none.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.default_interaction_type
+        <InteractionType.DETERMINISTIC...>
+        """
         modules = self._probabilistic()
         return modules[-1].default_interaction_type if modules else None
 
     @property
     def num_samples(self) -> Any:
-        """The sample shape of the last probabilistic module; empty if there is none."""
+        """The sample shape of the last probabilistic module; empty if there is none.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.num_samples
+        torch.Size([])
+        """
         modules = self._probabilistic()
         return (modules[-1].num_samples if modules else None) or torch.Size()
 
     @property
     def log_prob_keys(self) -> Keys:
-        """The keys of log-probabilities, of all probabilistic modules, the last one first."""
+        """The keys of log-probabilities, of all probabilistic modules, the last one first.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.log_prob_keys
+        ['x_log_prob']
+        """
         return [key for module in reversed(self._probabilistic()) for key in module.log_prob_keys]
 
     @property
@@ -161,6 +201,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
         Raises:
             RuntimeError: There are several log-probabilities, or none.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.log_prob_key
+        'x_log_prob'
         """
         keys = self.log_prob_keys
         if not keys:
@@ -171,12 +218,28 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     @property
     def dist_params_keys(self) -> Keys:
-        """The keys of parameters, of all probabilistic modules, the last one first."""
+        """The keys of parameters, of all probabilistic modules, the last one first.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.dist_params_keys
+        ['loc', 'scale']
+        """
         return [key for module in reversed(self._probabilistic()) for key in module.dist_params_keys]
 
     @property
     def dist_sample_keys(self) -> Keys:
-        """The keys of values, of all probabilistic modules, the last one first."""
+        """The keys of values, of all probabilistic modules, the last one first.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.dist_sample_keys
+        ['x']
+        """
         return [key for module in reversed(self._probabilistic()) for key in module.dist_sample_keys]
 
     # running ---------------------------------------------------------------------------------------------------------
@@ -220,6 +283,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
         Raises:
             ValueError: No module is probabilistic.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.get_dist_params(TensorDict({"a": torch.zeros(1)}))["scale"]
+        tensor([1.])
         """
         if not self._probabilistic():
             raise errors.no_distribution(self)
@@ -243,6 +313,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
         Raises:
             RuntimeError: No module is probabilistic.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.get_dist(TensorDict({"a": torch.zeros(1)}))
+        Normal(loc: tensor([0.]), scale: tensor([1.]))
         """
         if not self.return_composite:
             out = self.get_dist_params(tensordict, tensordict_out, **kwargs)
@@ -289,7 +366,15 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
                 imply(earlier)
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
-        """Makes the distribution of the last probabilistic module from parameters in a tensordict."""
+        """Makes the distribution of the last probabilistic module from parameters in a tensordict.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.build_dist_from_params(TensorDict({"loc": torch.zeros(1), "scale": torch.ones(1)})).mean
+        tensor([0.])
+        """
         return self._last().build_dist_from_params(tensordict)
 
     def log_prob(self, tensordict: Any, tensordict_out: Any = None, *, dist: Any = None, **kwargs: Any) -> Any:
@@ -306,6 +391,13 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
         Raises:
             RuntimeError: No module is probabilistic.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
+        >>> net = TensorDictModule(lambda a: (a, a + 1), in_keys=["a"], out_keys=["loc", "scale"])
+        >>> module = ProbabilisticTensorDictSequential(net, draw)
+        >>> module.log_prob(TensorDict({"a": torch.zeros(1), "x": torch.zeros(1)}))
+        tensor([-0.9189])
         """
         if dist is None:
             unchanged = tensordict if tensordict_out is None else tensordict.copy()

@@ -43,9 +43,23 @@ class set_composite_lp_aggregate(Block):
         self.mode = mode
 
     def set(self) -> None:
-        """Begins without a block."""
+        """Begins without a block.
+
+        >>> setting = set_composite_lp_aggregate(True)
+        >>> setting.set()
+        >>> composite_lp_aggregate()
+        True
+        >>> setting.unset()
+        """
         self.__enter__()
 
     def unset(self) -> None:
-        """Ends the effect of `set`."""
+        """Ends the effect of `set`.
+
+        >>> setting = set_composite_lp_aggregate(True)
+        >>> setting.set()
+        >>> setting.unset()
+        >>> composite_lp_aggregate()
+        False
+        """
         self.__exit__()

@@ -188,7 +188,11 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     @property
     def stack_dim(self) -> int:
-        """The batch dimension along which the elements are stacked."""
+        """The batch dimension along which the elements are stacked.
+
+        >>> LazyStackedTensorDict(TensorDict({}, [2]), TensorDict({}, [2]), stack_dim=1).stack_dim
+        1
+        """
         return self._stack_dim
 
     @property
