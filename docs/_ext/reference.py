@@ -30,7 +30,13 @@ def owner_of(owner: type, name: str) -> type:
 
 
 def documented(member: object) -> bool:
-    """Returns whether a member has a docstring of its own."""
+    """Returns whether a member has a docstring of its own; the default of a field has that of its type."""
+    if (
+        type(member).__module__ == "builtins"
+        and not isinstance(member, type | property)
+        and not inspect.isroutine(member)
+    ):
+        return False
     function: Any = member.__func__ if isinstance(member, classmethod | staticmethod) else member
     function = function.fget if isinstance(function, property) else function
     return bool(getattr(function, "__doc__", None))

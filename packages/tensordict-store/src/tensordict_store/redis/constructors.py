@@ -75,6 +75,10 @@ class Constructors:
         Raises:
             ConnectionError: The server does not answer.
             TypeError: An entry cannot be stored; the error names its key.
+
+        >>> from tensordict_store import TensorDictStore
+        >>> TensorDictStore.from_tensordict(TensorDict({"a": torch.arange(3)}, [3]))[1:]["a"]
+        tensor([1, 2])
         """
         tree = tree_at((backend, host, port, db, unix_socket_path), prefix, kwargs)
         if is_tensorclass(td):
@@ -121,6 +125,10 @@ class Constructors:
             batch_dims: How many dimensions ``auto_batch_size`` takes at most.
             names: A name for each batch dimension.
             **kwargs: More arguments of the constructor.
+
+        >>> from tensordict_store import TensorDictStore
+        >>> TensorDictStore.from_dict({"a": torch.arange(3)}, batch_size=[3])[1:]["a"]
+        tensor([1, 2])
         """
         td = input_dict if isinstance(input_dict, Node) else TensorDict(input_dict, batch_size, names=names)
         if auto_batch_size:
@@ -166,6 +174,11 @@ class Constructors:
         Raises:
             KeyError: The server does not have it.
             ConnectionError: The server does not answer.
+
+        >>> from tensordict_store import TensorDictStore
+        >>> stored = TensorDictStore.from_dict({"a": torch.arange(3)}, batch_size=[3])
+        >>> TensorDictStore.from_store(td_id=stored.td_id)[1:]["a"]
+        tensor([1, 2])
         """
         where: dict[str, Any] = {
             "backend": backend,
@@ -208,6 +221,11 @@ class Constructors:
             prefix: The first part of all names on the server.
             device: Where tensors that are read lie.
             **kwargs: More arguments of the constructor.
+
+        >>> from tensordict_store import TensorDictStore
+        >>> buffer = TensorDictStore.from_schema({"a": ([2], torch.float32)}, batch_size=[1000])
+        >>> buffer[3]["a"]
+        tensor([0., 0.])
         """
         size = as_batch_size(batch_size)
         td = TensorDict.from_schema(schema, batch_size=size, device="meta")

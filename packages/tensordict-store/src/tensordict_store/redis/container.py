@@ -68,9 +68,9 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         ImportError: redis-py is not installed.
         ConnectionError: The server does not answer.
 
-    >>> stored = TensorDictStore(host="localhost", batch_size=[3])  # doctest: +SKIP
-    >>> stored["a"] = torch.arange(3)  # doctest: +SKIP
-    >>> stored[1:]["a"]  # doctest: +SKIP
+    >>> stored = TensorDictStore(host="localhost", batch_size=[3])
+    >>> stored["a"] = torch.arange(3)
+    >>> stored[1:]["a"]
     tensor([1, 2])
     """
 

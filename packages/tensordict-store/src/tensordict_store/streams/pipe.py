@@ -80,6 +80,15 @@ class TensorDictPipe:
 
         Raises:
             OSError: Nothing listens there.
+
+        >>> import asyncio
+        >>> async def exchange():
+        ...     async with await TensorDictServer.start(0) as server:
+        ...         async with await TensorDictPipe.connect("127.0.0.1", server.port) as a, await server.accept() as b:
+        ...             await b.asend(TensorDict({"a": 1}))
+        ...             return (await a.arecv())["a"]
+        >>> asyncio.run(exchange())
+        tensor(1)
         """
         return cls(*await asyncio.open_connection(host, port, ssl=ssl), consolidated=consolidated)
 
@@ -97,6 +106,25 @@ class TensorDictPipe:
 
         Raises:
             OSError: The port is in use.
+
+        >>> import asyncio, socket
+        >>> with socket.socket() as free:
+        ...     free.bind(("127.0.0.1", 0))
+        ...     port = free.getsockname()[1]
+        >>> async def send():
+        ...     while True:
+        ...         try:
+        ...             async with await TensorDictPipe.connect("127.0.0.1", port) as pipe:
+        ...                 return await pipe.asend(TensorDict({"a": 1}))
+        ...         except ConnectionRefusedError:  # nothing listens yet
+        ...             await asyncio.sleep(0.01)
+        >>> async def receive():
+        ...     async with await TensorDictPipe.listen(port) as pipe:
+        ...         return (await pipe.arecv())["a"]
+        >>> async def exchange():
+        ...     return await asyncio.gather(receive(), send())
+        >>> asyncio.run(exchange())
+        [tensor(1), None]
         """
         server = await TensorDictServer.start(port, host=host, consolidated=consolidated, ssl=ssl)
         pipe = await server.accept()
@@ -111,6 +139,15 @@ class TensorDictPipe:
         Raises:
             TypeError: An entry has no form in a stream; nothing is sent.
             ConnectionError: The other end is gone.
+
+        >>> import asyncio
+        >>> async def exchange():
+        ...     async with await TensorDictServer.start(0) as server:
+        ...         async with await TensorDictPipe.connect("127.0.0.1", server.port) as a, await server.accept() as b:
+        ...             await a.asend(TensorDict({"a": torch.arange(3)}, [3]))
+        ...             return (await b.arecv())["a"]
+        >>> asyncio.run(exchange())
+        tensor([0, 1, 2])
         """
         header, leaves = describe(td)
         if header == self._sent:
@@ -137,6 +174,15 @@ class TensorDictPipe:
         Raises:
             EOFError: The other end closed the pipe.
             ValueError: The message is not of this format, or larger than ``max_bytes``.
+
+        >>> import asyncio
+        >>> async def exchange():
+        ...     async with await TensorDictServer.start(0) as server:
+        ...         async with await TensorDictPipe.connect("127.0.0.1", server.port) as a, await server.accept() as b:
+        ...             await a.asend(TensorDict({"a": torch.arange(3)}, [3]))
+        ...             return await b.arecv(TensorDict({"a": torch.zeros(3)}, [3]))
+        >>> asyncio.run(exchange())["a"]
+        tensor([0., 1., 2.])
         """
         try:
             structure = await self._next_structure()
@@ -187,7 +233,17 @@ class TensorDictPipe:
             position += len(data)
 
     async def aclose(self) -> None:
-        """Close the connection, once everything that was sent is on its way."""
+        """Close the connection, once everything that was sent is on its way.
+
+        >>> import asyncio
+        >>> async def exchange():
+        ...     async with await TensorDictServer.start(0) as server:
+        ...         async with await TensorDictPipe.connect("127.0.0.1", server.port) as a, await server.accept() as b:
+        ...             await a.aclose()
+        ...             return [td async for td in b]
+        >>> asyncio.run(exchange())
+        []
+        """
         self._writer.close()
         with suppress(ConnectionError):  # the other end closed first
             await self._writer.wait_closed()
@@ -249,6 +305,12 @@ class TensorDictServer:
 
         Raises:
             OSError: The port is in use.
+
+        >>> async def open_and_close():
+        ...     async with await TensorDictServer.start(0) as server:
+        ...         return server.port > 0
+        >>> asyncio.run(open_and_close())
+        True
         """
         pipes: asyncio.Queue[TensorDictPipe] = asyncio.Queue()
 
@@ -259,11 +321,26 @@ class TensorDictServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that it listens on.
+
+        >>> async def open_and_close():
+        ...     async with await TensorDictServer.start(0) as server:
+        ...         return 0 < server.port < 1 << 16
+        >>> asyncio.run(open_and_close())
+        True
+        """
         return int(self._server.sockets[0].getsockname()[1])
 
     async def accept(self) -> TensorDictPipe:
-        """Return the pipe to the next program that connects."""
+        """Return the pipe to the next program that connects.
+
+        >>> async def exchange():
+        ...     async with await TensorDictServer.start(0) as server:
+        ...         async with await TensorDictPipe.connect("127.0.0.1", server.port) as a, await server.accept() as b:
+        ...             return type(b).__name__
+        >>> asyncio.run(exchange())
+        'TensorDictPipe'
+        """
         return await self._pipes.get()
 
     async def serve(self, handle: Callable[[TensorDictPipe], Awaitable[None]]) -> None:
@@ -271,13 +348,39 @@ class TensorDictServer:
 
         Args:
             handle: Called with the pipe, which is closed when it returns.
+
+        >>> async def double(pipe):
+        ...     async for td in pipe:
+        ...         await pipe.asend(td * 2)
+        >>> async def exchange():
+        ...     async with await TensorDictServer.start(0) as server:
+        ...         serving = asyncio.create_task(server.serve(double))
+        ...         async with await TensorDictPipe.connect("127.0.0.1", server.port) as pipe:
+        ...             await pipe.asend(TensorDict({"a": torch.arange(3)}, [3]))
+        ...             received = await pipe.arecv()
+        ...         serving.cancel()
+        ...         return received["a"]
+        >>> asyncio.run(exchange())
+        tensor([0, 2, 4])
         """
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(_handled(handle, await self.accept()))
 
     async def aclose(self) -> None:
-        """Stop listening; pipes that are open stay open."""
+        """Stop listening; pipes that are open stay open.
+
+        >>> async def open_and_close():
+        ...     server = await TensorDictServer.start(0)
+        ...     port = server.port
+        ...     await server.aclose()
+        ...     try:
+        ...         await TensorDictPipe.connect("127.0.0.1", port)
+        ...     except OSError:
+        ...         return "refused"
+        >>> asyncio.run(open_and_close())
+        'refused'
+        """
         self._server.close()
 
     async def __aenter__(self) -> Self:

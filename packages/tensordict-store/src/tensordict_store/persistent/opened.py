@@ -1,0 +1,76 @@
+"""What a tensordict over a file has beside its entries: the open file, its place, and how new entries are stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Opened"]
+
+
+class Opened:
+    """Mixin of a container whose entries are in a file or a group that is open.
+
+    >>> from tensordict_store import PersistentTensorDict
+    >>> issubclass(PersistentTensorDict, Opened)
+    True
+    """
+
+    if TYPE_CHECKING:
+        _group: Any
+        _options: Any
+
+    __slots__ = ()
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """How new entries are stored.
+
+        >>> from tensordict_store import PersistentTensorDict
+        >>> PersistentTensorDict(filename="data.h5", mode="w", compression="gzip").kwargs
+        {'compression': 'gzip'}
+        """
+        return dict(self._options.kwargs)
+
+    @property
+    def file(self) -> Any:
+        """The open file of h5py, or the group of zarr.
+
+        >>> td = TensorDict({"x": torch.ones(2)}).to_h5("data.h5")
+        >>> td.file["x"].chunks is None
+        True
+        """
+        return self._group.handle
+
+    @property
+    def filename(self) -> Any:
+        """Where the entries are.
+
+        >>> import os
+        >>> os.path.basename(TensorDict({"x": torch.ones(2)}).to_h5("data.h5").filename)
+        'data.h5'
+        """
+        return self._group.location
+
+    def close(self) -> None:
+        """Close the file; every later read and write is an error.
+
+        Raises:
+            OSError: What was written last does not fit on the disk.
+
+        >>> td = TensorDict({"x": torch.ones(2)}).to_h5("data.h5")
+        >>> td.close()
+        >>> td["x"]
+        Traceback (most recent call last):
+        ...
+        RuntimeError: ...
+        """
+        self._group.close()
+
+    def flush(self) -> None:
+        """Pass all writes to the operating system.
+
+        >>> td = TensorDict({"x": torch.ones(2)}).to_h5("data.h5")
+        >>> td["y"] = torch.zeros(2)
+        >>> td.flush()
+        """
+        self._group.flush()
