@@ -195,14 +195,14 @@ RULES = (
         lambda p, d: p.call.name in ("keys", "items", "values") and d.ours in ("'iterable'", "iterable"),
     ),
     Rule(
-        "keys that are no fields of a tensorclass",
+        "keys that are not fields of a tensorclass",
         lambda p, d: has(p, "class") and d.kind == "result > UnknownFieldError",
     ),
     Rule(
         "`Point.from_dict_instance` and other constructors",
         lambda p, d: has(p, "class") and both_refuse(d) and p.call.name.startswith("from_"),
     ),
-    Rule("invalid arguments of an operation of a tensordict without tensors", _checks_what_is_empty),
+    Rule("an operation of a tensordict without tensors", _checks_what_is_empty),
     Rule(
         "whether `split_keys`, `separates`",
         lambda p, d: (
@@ -326,7 +326,7 @@ RULES = (
         lambda p, d: p.call.name == "contains" and "lazy" in p.x.label and d.theirs == "True",
     ),
     Rule(
-        "`is_leaf=` that is not called",
+        "an `is_leaf=` that is not callable",
         lambda p, d: (
             "is_leaf=" in str(p.call)
             and works(
@@ -350,7 +350,7 @@ RULES = (
         lambda p, d: p.call.name in ("apply", "apply_", "named_apply") and d.kind == "result > InPlaceShapeError",
     ),
     Rule(
-        "in-place and ternary operations of a tensordict with more keys",
+        "in-place and ternary operations where `other` has more keys",
         lambda p, d: p.call.name in ALL_KEYS and d.kind.endswith("> KeyError") and both_refuse(d),
     ),
     Rule("`td.flatten()` without batch dimensions", lambda p, d: p.call.name == "flatten" and not p.x.batch),
@@ -373,7 +373,7 @@ RULES = (
         "`td.rot90(k=0)` and other rotations",
         lambda p, d: d.place == "is x" and p.call.name == "rot90",
     ),
-    Rule("an argument that the reference does not look at", junk_is_refused),
+    Rule("an invalid argument that the reference does not check", junk_is_refused),
     Rule(
         "`LazyStackedTensorDict.from_list(..., batch_size=",
         lambda p, d: p.call.name == "from_list" and "batch_size=" in str(p.call) and "lazy" in p.x.label,
@@ -433,14 +433,14 @@ RULES = (
         lambda p, d: p.call.name == "copy_at_" and d.theirs.startswith("RuntimeError: copy_at_("),
     ),
     Rule(
-        "in-place and ternary operations of a tensordict with more keys",
+        "in-place and ternary operations where `other` has more keys",
         lambda p, d: p.call.name in STRICT and d.kind == "result > KeyError",
     ),
     Rule(
-        "an operation of entries of which some require gradients",
+        "`requires_grad` of the results of entries without gradients",
         lambda p, d: d.kind == "grad" and "grad=True" in " ".join(p.lines()),
     ),
-    Rule("`td.new_tensor(1.0)`", lambda p, d: p.call.name == "new_tensor" and d.kind == "device"),
+    Rule("the device of `td.new_tensor(1.0)`", lambda p, d: p.call.name == "new_tensor" and d.kind == "device"),
     Rule("`td.to(other)`", lambda p, d: p.call.name == "to" and "other" in str(p.call)),
     Rule(
         '`from_list(..., names=["x", "y"])`',
