@@ -16,10 +16,10 @@ WHOLE = r"x\[(I\[)?(\.\.\.|\(\))"
 OBSERVED = (
     # errors of both
     seen("equal dim names", ours="dim names must be unique"),
-    seen("keys that are no fields of a tensorclass", kind="[a-z]Error > UnknownFieldError", kinds="class"),
-    seen("keys that are no fields of a tensorclass", kind="ValueError > KeyError", theirs="Keys from", kinds="class"),
+    seen("keys that are not fields of a tensorclass", kind="[a-z]Error > UnknownFieldError", kinds="class"),
+    seen("keys that are not fields of a tensorclass", kind="ValueError > KeyError", theirs="Keys from", kinds="class"),
     seen(
-        "an in-place write that is refused in a nested",
+        "an invalid in-place write into a nested",
         kind="(_InplaceWriteError|_KeyThroughLeafError) > (Runtime|Key|InPlaceShape)Error",
     ),
     seen("`lazy.view(2, 2)`", kind="NotImplementedError > [A-Z]", theirs=r"\(inplace=True\) (is not|requires)"),
@@ -38,7 +38,7 @@ OBSERVED = (
     seen("operations that torch has for tensors", kind="TypeError > DimensionError", theirs=r"_unbind\(\)"),
     seen("operations that torch has for tensors", kind="TypeError > Runtime", theirs="torch.sub takes", ours="bool"),
     seen("operations that torch has for tensors", kind="ValueError > KeyError", theirs="Mixed tensordict"),
-    seen("a key or an index that is none", kind="Error > (NotAKey|NotAnIndex|Key)Error", ours=NO_KEY),
+    seen("an invalid key or index", kind="Error > (NotAKey|NotAnIndex|Key)Error", ours=NO_KEY),
     seen("`td.max(dim)` with several dims", calls="max|min", ours="with indices takes one dim"),
     # ours refuses
     seen('`td.split_keys(["a"], ["a"]', calls="separates", ours="is in several sets"),
