@@ -383,7 +383,7 @@ def test_rows_that_are_on_disk_equal_those_in_memory(monkeypatch, cold):
     monkeypatch.setattr(rows, "is_cold", lambda src, index: cold)
     table = torch.arange(600, dtype=torch.int16).reshape(100, 6)[:, 1:5]
     index = torch.tensor([5, 99, -100, 5, 42] * 30)
-    assert torch.equal(gather_rows(table, index, threads=3), table[index])
+    assert torch.equal(gather_rows(table, index), table[index])
     assert torch.equal(gather_rows(table, index[:0]), table[index[:0]])
     values = torch.arange(150 * 4, dtype=torch.int16).reshape(150, 4)
     expected = table.clone()

@@ -40,14 +40,6 @@ def test_a_part_is_cut_out_and_put_back():
     assert not SAVED.under("a").files, "a file whose name begins alike is not in the folder"
 
 
-def test_differences_are_told_file_by_file():
-    sizes = {path: entry.size for path, entry in SAVED.files.items()}
-    assert SAVED.problems(sizes) == []
-    sizes["a.memmap"] = 47
-    del sizes["b/meta.json"]
-    assert SAVED.problems(sizes) == ["a.memmap has 47 bytes where 48 were saved", "b/meta.json is missing"]
-
-
 def test_folders_are_all_that_lead_to_a_file():
     assert folders(SAVED.files) == {"b", "b/c"}
 

@@ -103,13 +103,12 @@ def _leaves(module: Any) -> list[Any]:
     raise errors.not_traceable(module)
 
 
-def _inline(graph: fx.Graph, root: nn.Module, prefix: str, traced: fx.Graph, owner: Any, known: dict[str, Any]) -> Any:
+def _inline(graph: fx.Graph, prefix: str, traced: fx.Graph, owner: Any, known: dict[str, Any]) -> Any:
     """Copies the nodes of a traced module into the graph and returns the node of its result.
 
     Args:
         graph: The graph.
-        root: The module that holds the modules and tensors of the graph.
-        prefix: The name of the traced module in it.
+        prefix: The name of the traced module in the root.
         traced: The traced graph.
         owner: The traced module.
         known: The values of its arguments by name.
@@ -194,7 +193,7 @@ def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
         root.add_module(prefix, holder)
         names = leaf._arguments or [str(n.target) for n in traced.nodes if n.op == "placeholder"][: len(leaf.in_keys)]
         known = {**leaf._method_kwargs, **dict(zip(names, (env[key] for key in leaf.in_keys), strict=True))}
-        result = _inline(graph, root, prefix, traced, leaf, known)
+        result = _inline(graph, prefix, traced, leaf, known)
         keys = leaf.out_keys_source
         results = result if isinstance(result, tuple | list) else (result,)
         if isinstance(result, dict):

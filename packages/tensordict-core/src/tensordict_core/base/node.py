@@ -150,7 +150,6 @@ class Node:
         _change_batch_size: Callable[..., None]
         _find_parent: Callable[..., Any]
         _flat_values: Callable[..., list[Any]]
-        _folded: Callable[..., str]
         _get_path_value: Callable[..., Any]
         _in_place: Callable[..., Self]
         _lazy: Callable[..., Any]

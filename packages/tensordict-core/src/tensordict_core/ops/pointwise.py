@@ -18,7 +18,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.tracing import may_fuse
-from tensordict_core.ops.factories.methods import binary, map_leaves, scaled, unary
+from tensordict_core.ops.factories.methods import binary, scaled, unary
 from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, grown, match, over_batch_size, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
@@ -309,7 +309,7 @@ class Pointwise(Node):
         return self.neg()
 
     def __invert__(self) -> Self:
-        return map_leaves(self, operator.invert)
+        return self._rebuild(iter([~leaf for leaf in self._leaves()]), SAME)
 
     def __add__(self, other: Any) -> Self:
         return self.add(other)

@@ -18,7 +18,6 @@ import orjson
 import torch
 
 from tensordict_memmap.distributed.plan import Box, Kind, ShardPlan, pack, unpack
-from tensordict_memmap.schema.dtypes import dtype_from_name
 
 __all__ = ["SPLIT_MIN", "Assignment", "Share", "assign"]
 
@@ -88,18 +87,6 @@ class Assignment:
     def kind(self, tensor: int) -> tuple[torch.dtype, tuple[int, ...]]:
         """The dtype and the shape of a tensor."""
         return self.kinds[self.column[tensor]]
-
-    def dumps_tensors(self) -> bytes:
-        """The tensors, without the shares, as a message."""
-        kinds = [(str(dtype), shape) for dtype, shape in self.kinds]
-        return pack(orjson.dumps(self.names), orjson.dumps(kinds), np.array(self.column, dtype=np.int32).tobytes())
-
-    @classmethod
-    def loads_tensors(cls, message: bytes) -> Assignment:
-        """The tensors of a message."""
-        names, kinds, column = unpack(message)
-        pairs = [(dtype_from_name(dtype), tuple(shape)) for dtype, shape in orjson.loads(kinds)]
-        return cls(orjson.loads(names), pairs, np.frombuffer(column, dtype=np.int32).tolist())
 
 
 def assign(plans: Sequence[ShardPlan], ranks: Sequence[int] | None = None) -> Assignment:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -39,12 +39,11 @@ class _Read(NamedTuple):
     parts: list[memoryview]
 
 
-def in_memory(loaded: Any, report: Callable[[int], None] | None = None) -> Any:
+def in_memory(loaded: Any) -> Any:
     """Returns a loaded tensordict or tensor with the values of its mapped tensors in memory.
 
     Args:
         loaded: the tensordict or the tensor over mapped files.
-        report: called with the number of bytes that were just read.
 
     Raises:
         ValueError: A file has become shorter, or was replaced, since it was mapped.
@@ -71,7 +70,7 @@ def in_memory(loaded: Any, report: Callable[[int], None] | None = None) -> Any:
             wanted.append((place, place.offset + tensor.data_ptr() - place.address, own))
         else:
             made[id(tensor)] = tensor.clone()
-    executor.run([[functools.partial(_read, one, report)] for one in _reads(wanted)], threads=_THREADS)
+    executor.run([[functools.partial(_read, one)] for one in _reads(wanted)], threads=_THREADS)
 
     def new_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone() if tensor.is_nested else made[id(tensor)]
@@ -111,15 +110,13 @@ def _reads(wanted: Iterable[tuple[Place, int, memoryview]]) -> Iterator[_Read]:
         yield _Read(place, begin, parts)
 
 
-def _read(one: _Read, report: Callable[[int], None] | None) -> None:
+def _read(one: _Read) -> None:
     place, offset, parts = one
     with Descriptor(os.open, place.filename, os.O_RDONLY | syscalls.BINARY | syscalls.NO_WAIT) as file:
         info = os.fstat(file.fileno())
         if (info.st_dev, info.st_ino) != place.identity:
             raise ValueError(f"{place.filename} was replaced while it was loaded; load it again")
         syscalls.read_parts(file.fileno(), parts, offset, place.filename)
-    if report is not None:
-        report(sum(map(len, parts)))
 
 
 def is_worth_reading(path: str | os.PathLike[str], loaded: Any) -> bool:

@@ -21,7 +21,7 @@ The file, version 1::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -170,17 +170,6 @@ class Manifest:
             self.rows_committed,
             self.save_id,
         )
-
-    def problems(self, sizes: Mapping[str, int]) -> list[str]:
-        """Compares the listed sizes with those of the files; returns a sentence for each file that differs."""
-        found = []
-        for path, entry in self.files.items():
-            size = sizes.get(path)
-            if size is None:
-                found.append(f"{path} is missing")
-            elif size < entry.size or (size > entry.size and self.rows_committed is None):
-                found.append(f"{path} has {size} bytes where {entry.size} were saved")
-        return found
 
 
 def folders(paths: Iterable[str]) -> set[str]:

@@ -39,27 +39,18 @@ def row_numbers(tensor: torch.Tensor, index: Any) -> torch.Tensor | None:
     return rows
 
 
-def gather_rows(
-    src: torch.Tensor,
-    index: torch.Tensor,
-    out: torch.Tensor | None = None,
-    *,
-    threads: int | None = None,
-) -> torch.Tensor:
+def gather_rows(src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Returns ``src[index]`` for rows of the first dimension, several times faster than indexing a mapped tensor.
 
     Args:
         src: a tensor of at least one dimension, in memory or mapped.
         index: an integer tensor of any shape; negative values count from the end.
-        out: a contiguous tensor to write the result to; a new one if None.
-        threads: the number of threads that read rows from disk; only used for rows that are not in memory.
 
     Returns:
         A plain tensor of shape ``index.shape + src.shape[1:]``.
 
     Raises:
         IndexError: An index is out of range, or ``index`` is not an integer tensor.
-        ValueError: ``out`` has another shape or dtype, or is not contiguous.
 
     >>> gather_rows(torch.tensor([[1, 2], [3, 4]]), torch.tensor([-1, 0]))
     tensor([[3, 4],
@@ -68,20 +59,14 @@ def gather_rows(
     plain = src.as_subclass(torch.Tensor).detach()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    if out is None and index.ndim == 1 and index.dtype is torch.int64 and plain.is_cpu and index.is_cpu:
+    if index.ndim == 1 and index.dtype is torch.int64 and plain.is_cpu and index.is_cpu:
         nbytes = index.numel() * plain.stride(0) * plain.element_size()
         if nbytes < READ_AHEAD_MIN or not is_cold(plain, index):
             with contextlib.suppress(IndexError):  # negative and invalid indices are handled below
                 return torch.index_select(plain, 0, index)
     rows = _checked_rows(index, plain.shape[0])
     shape = (*index.shape, *plain.shape[1:])
-    if out is None:
-        out = torch.empty(shape, dtype=plain.dtype, device=plain.device)
-    elif tuple(out.shape) != shape or out.dtype != src.dtype or not out.is_contiguous():
-        raise ValueError(
-            f"out has shape {list(out.shape)} and dtype {out.dtype}, and must be contiguous with shape {list(shape)} "
-            f"and dtype {src.dtype}; pass out=None to get a new tensor"
-        )
+    out = torch.empty(shape, dtype=plain.dtype, device=plain.device)
     flat = out.view(rows.numel(), *shape[index.ndim :])
     if flat.numel() == 0:
         return out
@@ -93,7 +78,7 @@ def gather_rows(
             def gather(first: int, last: int) -> None:
                 np.take(source, numbers[first:last], out=target[first:last], mode="clip")  # "raise" would buffer
 
-            count = max(threads or 4 * executor.default_threads(), 1)  # threads wait for the disk, not for processors
+            count = 4 * executor.default_threads()  # threads wait for the disk, not for processors
             bounds = np.linspace(0, rows.numel(), min(count, rows.numel()) + 1).astype(np.int64).tolist()
             executor.run([[functools.partial(gather, *part)] for part in pairwise(bounds)], threads=count)
             return out

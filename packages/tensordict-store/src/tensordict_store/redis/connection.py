@@ -67,7 +67,7 @@ class Connection:
             raise TypeError(
                 "a store over a client that was passed to it cannot be pickled; pass host and port instead of client"
             )
-        return _connected, (self.backend, self.place, self._options)
+        return _connected, (self.backend, self._options)
 
     @property
     def client(self) -> Any:
@@ -188,7 +188,7 @@ class Connection:
             self._wire.close()
 
 
-def _connected(backend: str, place: str, options: dict[str, Any]) -> Connection:
+def _connected(backend: str, options: dict[str, Any]) -> Connection:
     options = dict(options)
     host, port = options.pop("host", "localhost"), options.pop("port", 6379)
     return Connection(backend, host, port, options.pop("db"), options.pop("unix_socket_path", None), None, options)

@@ -71,7 +71,7 @@ class KeySelection(Node):
                 for path in paths:
                     self._peek_entry((name, *path))  # raises the error that names the whole key
                 raise
-        return self._with_entries(entries, inplace, as_tensordict)
+        return self._with_entries(entries, inplace)
 
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
         """Return a new tensordict without the entries under some keys (nested keys included), not copied.
@@ -100,9 +100,9 @@ class KeySelection(Node):
                 entries[name] = value.exclude(*paths, inplace=inplace)
         if inplace and len(entries) == len(list(self._keys())):  # nothing to remove, which a locked node allows
             return self
-        return self._with_entries(entries, inplace, False)
+        return self._with_entries(entries, inplace)
 
-    def _with_entries(self, entries: dict[str, Any], inplace: bool, plain: bool) -> Self:
+    def _with_entries(self, entries: dict[str, Any], inplace: bool) -> Self:
         """Return a new node with some entries of this one; or with ``inplace`` this one, without its other entries."""
         if not inplace:
             return self._new(entries, self._meta)

@@ -20,7 +20,7 @@ from tensordict_core.ops.factories.operands import broadcast_how, complete, matc
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, UnaryMethod
 
-__all__ = ["binary", "map_leaves", "scaled", "unary"]
+__all__ = ["binary", "scaled", "unary"]
 
 N = TypeVar("N", bound=Node)
 
@@ -28,11 +28,6 @@ N = TypeVar("N", bound=Node)
 def _refused(error: RuntimeError) -> bool:
     """Return whether a fused operation refused its leaves: integers together with leaves that require gradients."""
     return "Autograd not support dtype" in str(error)
-
-
-def map_leaves(td: N, leaf: Callable[..., Tensor], how: How = SAME, *args: Any) -> N:
-    """Return ``leaf(tensor, *args)`` for every leaf, in the structure of ``td``."""
-    return td._rebuild(iter([leaf(tensor, *args) for tensor in td._leaves()]), how)
 
 
 def unary(
