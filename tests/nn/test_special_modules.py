@@ -7,17 +7,12 @@ import weakref
 
 import pytest
 import torch
+from tests.nn.test_functional import snapshot
 from torch import nn
 from torch.nn.utils import parametrize
 
 from tensordict_core import TensorDict, is_leaf_nontensor
 from tensordict_nn import from_module, from_modules
-
-
-def snapshot(module: nn.Module) -> list[tuple[str, int, int]]:
-    """Names, identities and versions of everything a module holds, in order."""
-    held = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return [(name, id(value), value._version) for name, value in held]
 
 
 class Tied(nn.Module):

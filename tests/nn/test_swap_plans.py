@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from tests.nn.test_functional import snapshot
 from torch import nn
 
 from tensordict_core import TensorDict
@@ -15,12 +16,6 @@ from tensordict_nn import from_module
 
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 2))
-
-
-def snapshot(module: nn.Module) -> list[tuple[str, int, int]]:
-    """Names, identities and versions of everything a module holds, in order."""
-    held = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return [(name, id(value), value._version) for name, value in held]
 
 
 def test_a_replaced_sub_module_is_noticed():

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from tests.core.containers.test_lazy import even, ragged
 
 from tensordict_core import (
     LazyStackedTensorDict,
@@ -13,17 +14,6 @@ from tensordict_core import (
     lazy_stack,
     set_capture_non_tensor_stack,
 )
-
-
-def ragged():
-    return LazyStackedTensorDict(
-        TensorDict({"a": torch.zeros(3), "own": torch.ones(2)}), TensorDict({"a": torch.ones(4)}), stack_dim=0
-    )
-
-
-def even(dim=0):
-    tds = [TensorDict({"a": torch.full((3, 4), float(i)), "n": {"b": torch.zeros(3)}}, [3]) for i in range(2)]
-    return LazyStackedTensorDict(*tds, stack_dim=dim)
 
 
 def test_a_ragged_entry_is_an_error_that_names_the_ways_to_read_it():

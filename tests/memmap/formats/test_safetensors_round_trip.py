@@ -8,6 +8,8 @@ import os
 
 import pytest
 import torch
+from tests.memmap.formats.test_dotted import header_of
+from tests.memmap.saving.test_save import some
 
 from tensordict_core import (
     LazyStackedTensorDict,
@@ -20,19 +22,6 @@ from tensordict_memmap import from_safetensors, to_safetensors
 from tensordict_memmap.formats.safetensors.header import CODES, Form, dump_header
 
 DTYPES = [*CODES, torch.complex128, torch.complex32, torch.float8_e8m0fnu]
-
-
-def some(dtype, *shape):
-    """A tensor of any dtype with bytes that are not all alike."""
-    count = torch.Size(shape).numel() * dtype.itemsize
-    raw = (torch.arange(count) % (2 if dtype is torch.bool else 60)).to(torch.uint8)
-    return raw.view(dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
-
-
-def header_of(path):
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
 def test_wide_complex_numbers_are_aligned_whatever_lies_beside_them(tmp_path, same):
