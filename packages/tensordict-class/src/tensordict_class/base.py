@@ -45,18 +45,19 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
     subclasses inherit them:
 
     Args:
-        autocast: Values are cast to the annotated types: ``int`` fields hold integers.
+        autocast: Values are cast to the annotated types, so that an ``int`` field holds integers.
         nocast: Numbers and arrays stay unchanged; by default they become tensors.
         frozen: Fields cannot be assigned once an instance is made.
         tensor_only: Every field is a tensor or a tensordict.
-        shadow: Fields may have the names of members (``mean``, ``keys``), which they hide.
-        skip_post_init_on_rebuild: ``__post_init__`` does not run on results of operations; by default it does.
-        cast_filter: Takes a nested key and a leaf, and returns whether ``to(dtype)``, ``float()`` and the like cast it.
-        kw_only: The class's own fields are keyword-only arguments of the constructor.
+        shadow: Fields may have the names of methods and attributes (``mean``, ``keys``), which they hide.
+        skip_post_init_on_rebuild: ``__post_init__`` is not called on the results of operations; by default it is.
+        cast_filter: A function of nested key and leaf that returns whether ``to(dtype)``, ``float()`` and similar
+            methods cast the leaf.
+        kw_only: The fields that the class itself declares are keyword-only arguments of the constructor.
 
     Raises:
-        AttributeError: A field has the name of a member, and ``shadow`` is not set.
-        TypeError: Flags exclude each other, or a frozen class derives from a class that is not frozen, or the reverse.
+        AttributeError: A field has the name of a method or attribute, and ``shadow`` is not set.
+        TypeError: Flags exclude each other, or only one of the class and its base is frozen.
 
     >>> from tensordict_class import TensorClass
     >>> class Digits(TensorClass):
@@ -133,7 +134,7 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
 
     @classmethod
     def from_dataclass(cls, dataclass: Any, **kwargs: Any) -> Self:
-        """Makes an instance with the values of a dataclass instance, and defaults for the fields that it lacks.
+        """Makes an instance with the values of a dataclass instance; fields that it lacks get their defaults.
 
         Args:
             dataclass: The dataclass instance.

@@ -36,17 +36,17 @@ def from_dataclass(
     Args:
         obj: A dataclass or an instance of one.
         dest_cls: The tensorclass of the result; by default one is made.
-        auto_batch_size: Whether the batch size is the longest that all fields share.
-        batch_dims: The most batch dimensions to take.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all fields share.
+        batch_dims: The maximum number of batch dimensions.
         batch_size: The batch size.
         frozen: See `TensorClass`.
         autocast: See `TensorClass`.
         nocast: See `TensorClass`.
-        inplace: Whether the new class has the name of the dataclass (which stays unchanged) instead of that name with
-            the suffix ``_tc``.
+        inplace: Whether the new class has the name of the dataclass instead of that name with the suffix ``_tc``. The
+            dataclass is not changed.
         shadow: See `TensorClass`.
         tensor_only: See `TensorClass`.
-        device: The device that tensors are moved to.
+        device: The device to which tensors are moved.
 
     Raises:
         TypeError: ``obj`` is not a dataclass, or ``dest_cls`` has other fields.

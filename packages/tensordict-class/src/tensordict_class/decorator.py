@@ -1,4 +1,4 @@
-"""`tensorclass`: the decorator that makes a `TensorClass` of a class that is written like a dataclass."""
+"""`tensorclass`: the decorator that converts a class with annotated fields to a `TensorClass`."""
 
 from __future__ import annotations
 
@@ -36,23 +36,24 @@ def tensorclass(cls: type[T], /) -> type[T]: ...
 def tensorclass(**flags: Unpack[ClassFlags]) -> Callable[[type[T]], type[T]]: ...
 @with_options(ClassFlags)
 def tensorclass(cls: type[Any] | None = None, /, **flags: Unpack[ClassFlags]) -> Any:
-    """Makes a tensorclass of a class with annotated fields; used bare or with flags.
+    """Converts a class with annotated fields to a tensorclass; used with or without flags.
 
     New code should subclass `TensorClass` instead, which type checkers understand better.
 
     Args:
-        cls: The class, if the decorator is used bare.
+        cls: The class, if the decorator is used without flags.
         autocast: Values are cast to the annotated types.
         frozen: Fields cannot be assigned once an instance is made.
         nocast: Numbers and arrays stay unchanged; by default they become tensors.
-        shadow: Fields may have the names of members, which they hide.
+        shadow: Fields may have the names of methods and attributes, which they hide.
         tensor_only: Every field is a tensor or a tensordict.
-        skip_post_init_on_rebuild: ``__post_init__`` does not run on results of operations; by default it does.
-        cast_filter: Takes a nested key and a leaf, and returns whether ``to(dtype)``, ``float()`` and the like cast it.
+        skip_post_init_on_rebuild: ``__post_init__`` is not called on the results of operations; by default it is.
+        cast_filter: A function of nested key and leaf that returns whether ``to(dtype)``, ``float()`` and similar
+            methods cast the leaf.
         kw_only: Fields are keyword-only arguments of the constructor.
 
     Raises:
-        AttributeError: A field has the name of a member, and ``shadow`` is not set.
+        AttributeError: A field has the name of a method or attribute, and ``shadow`` is not set.
         TypeError: Flags exclude each other.
 
     >>> from tensordict_class import tensorclass

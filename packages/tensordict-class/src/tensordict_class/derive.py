@@ -134,9 +134,9 @@ def convert_dataclass(
         base: The base class of tensorclasses.
         dest_cls: The tensorclass of the result; by default one is made.
         inplace: Whether the new class has the name of the dataclass.
-        device: The device that tensors are moved to.
-        auto_batch_size: Whether the batch size is the longest that all fields share.
-        batch_dims: The most batch dimensions to take.
+        device: The device to which tensors are moved.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all fields share.
+        batch_dims: The maximum number of batch dimensions.
         batch_size: The batch size.
         **flags: The flags of the new class.
     """

@@ -20,7 +20,7 @@ class Flags(NamedTuple):
         nocast: Numbers and arrays stay unchanged instead of becoming tensors.
         frozen: Fields cannot be assigned once an instance is made.
         tensor_only: Every field is a tensor or a tensordict.
-        shadow: Fields may have the names of members, which they hide.
+        shadow: Fields may have the names of methods and attributes, which they hide.
         skip_post_init_on_rebuild: ``__post_init__`` does not run on results of operations.
         cast_filter: Takes a nested key and a leaf, and returns whether ``to(dtype)`` and the like cast it.
     """

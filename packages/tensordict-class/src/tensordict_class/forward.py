@@ -273,7 +273,7 @@ class Forwarding(TensorCollection):
         Args:
             *keys: The keys, or one list of them.
             inplace: Whether to remove the other entries from this container instead.
-            strict: Whether a missing key is an error; otherwise it is ignored.
+            strict: Whether a missing key raises an error; otherwise it is ignored.
             as_tensordict: Whether the result is a plain tensordict.
 
         Raises:

@@ -1,7 +1,7 @@
 """Instances: the field access of a tensorclass.
 
-An instance has only the keys of its fields, casts values when they are written, and reads a field that is not set as
-``None``. All other operations are core's, on the wrapped tensordict.
+The keys of an instance are its fields. Values are cast when they are written, and a field that is not set reads as
+``None``. All other operations are those of core, applied to the wrapped tensordict.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Instance(Forwarding):
         Args:
             key: A field, or a nested key that starts with one.
             default: The value to return if there is no such entry.
-            **kwargs: Options of lazy stacks for entries of several shapes.
+            **kwargs: Options of lazy stacks for entries of different shapes.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -191,7 +191,7 @@ class Instance(Forwarding):
         keys_to_update: Sequence[NestedKey] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Writes the values of another instance, tensordict or dictionary into the fields that are set, in place.
+        """Writes the values of another instance, tensordict or dictionary into the existing fields, in place.
 
         Args:
             input_dict_or_td: The values.
@@ -259,7 +259,7 @@ class Instance(Forwarding):
     def from_tensordict(
         cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None, safe: bool = True
     ) -> Self:
-        """Wraps a tensordict without copying it; fields without an entry are not set.
+        """Makes an instance that wraps a tensordict, without copying it; fields without an entry are not set.
 
         If a field is annotated with a tensorclass and holds a tensordict, the instance wraps a shallow copy, with an
         instance of that class in place of the tensordict.
@@ -267,7 +267,7 @@ class Instance(Forwarding):
         Args:
             tensordict: A tensordict of any kind.
             non_tensordict: Values of more fields.
-            safe: Whether to check the type and the keys; otherwise they must fit.
+            safe: Whether to check that ``tensordict`` is a tensordict and its keys are fields.
 
         Raises:
             RuntimeError: ``tensordict`` is not a tensordict.
@@ -305,14 +305,14 @@ class Instance(Forwarding):
     @classmethod
     @with_options(BuildOptions, None)
     def from_dict(cls, input_dict: Mapping[Any, Any], **options: Unpack[BuildOptions]) -> Self:
-        """Makes an instance of a dictionary; fields without a key are not set, even if they have defaults.
+        """Makes an instance from a dictionary; fields that it lacks are not set, even if they have defaults.
 
         Args:
             input_dict: Values by field; dictionaries among them become tensordicts.
-            auto_batch_size: Whether the batch size is the longest that all fields share; empty by default.
+            auto_batch_size: Whether the batch size is the longest shape prefix that all fields share; empty by default.
             batch_size: The batch size, of nested tensordicts too.
             device: The device that every field is moved to.
-            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
             names: A name (or ``None``) for each batch dimension.
 
         Raises:
@@ -381,7 +381,7 @@ class Instance(Forwarding):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, from_flatten: bool | None = None
     ) -> Self:
-        """Loads a state dict, see ``TensorDict.load_state_dict``; earlier releases of the reference nest the fields.
+        """Loads a state dict, see ``TensorDict.load_state_dict``; also nested ones of earlier releases.
 
         Args:
             state_dict: The state dict.

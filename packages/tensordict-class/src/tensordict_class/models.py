@@ -39,10 +39,10 @@ def from_pydantic(
     Args:
         obj: A subclass of ``pydantic.BaseModel`` or an instance of one.
         dest_cls: The tensorclass of the result; by default one is made, named after the model with the suffix ``_tc``.
-        auto_batch_size: Whether the batch size is the longest that all fields share.
-        batch_dims: The most batch dimensions to take.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all fields share.
+        batch_dims: The maximum number of batch dimensions.
         batch_size: The batch size.
-        device: The device that tensors are moved to.
+        device: The device to which tensors are moved.
         **flags: Flags of `TensorClass`: ``frozen``, ``autocast``, ``nocast``, ``shadow``, ``tensor_only``.
 
     Raises:

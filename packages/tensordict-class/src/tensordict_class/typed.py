@@ -1,8 +1,8 @@
 """`TypedTensorDict`: a tensordict with declared keys, like a ``TypedDict``.
 
-It is a mapping like every tensordict (``td["key"]``, ``**td``) and may hold other keys too. Declared keys are also
-attributes that type checkers know, and keyword arguments of the constructor, which requires them. It wraps a tensordict
-of any kind, like a tensorclass.
+It is a mapping like every tensordict (``td["key"]``, ``**td``) and may hold other keys. Declared keys are also
+attributes, which type checkers know, and keyword arguments of the constructor. An instance wraps a tensordict of any
+kind, like a tensorclass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
     Args:
         source: A dictionary or tensordict with the entries, instead of keywords.
         batch_size: The leading dimensions that all entries share.
-        device: The device that every entry is moved to.
+        device: The device to which every entry is moved.
         names: A name (or ``None``) for each batch dimension.
         non_blocking: Whether moves to ``device`` may be asynchronous.
         lock: Whether the tensordict is locked.
@@ -43,7 +43,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
 
     Raises:
         TypeError: A declared entry is missing, or a keyword is not declared.
-        AttributeError: A field has the name of a member, and ``shadow`` is not set.
+        AttributeError: A field has the name of a method or attribute, and ``shadow`` is not set.
 
     >>> from tensordict_class import TypedTensorDict
     >>> class State(TypedTensorDict):
@@ -130,7 +130,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
 
         Args:
             tensordict: The tensordict.
-            check: Whether all required entries must be there; otherwise they may be set later.
+            check: Whether to raise an error if a required entry is missing; otherwise it may be set later.
 
         Raises:
             TypeError: ``tensordict`` is not a tensordict, or a declared entry is missing.

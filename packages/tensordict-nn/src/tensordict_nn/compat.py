@@ -1,4 +1,4 @@
-"""Compatibility: names for programs that import what lies below the public names of the reference.
+"""Compatibility: names that programs import from private modules of the reference.
 
 They are public here, under plain names; ``tensordict-suite`` serves them under the names that those programs use.
 """
@@ -59,7 +59,7 @@ def add_suffix(key: NestedKey, suffix: str) -> str | tuple[str, ...]:
 
 
 class whole_in_pytrees:
-    """Context manager around transforms that programs enter so that ``vmap`` gets tensordicts whole.
+    """Context manager without effect, which programs enter around ``vmap`` and ``torch.func`` transforms.
 
     Nothing changes in it: ``torch.vmap`` and ``torch.func`` map tensordicts as the pytrees that they are.
 

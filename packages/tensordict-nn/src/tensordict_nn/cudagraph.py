@@ -1,8 +1,8 @@
 """`CudaGraphModule`: a function that is captured as a CUDA graph once and then replayed.
 
-A graph reads from and writes to fixed memory. So a call copies its inputs into the buffers of the recording, raises an
-error for inputs that differ, and returns copies of the results. This code runs on any device; only the three methods of
-`_Recorder` use CUDA: warm up, record, replay.
+A graph reads from and writes to fixed memory. Therefore a call copies its inputs into the buffers of the recording,
+raises an error if they differ in structure, and returns copies of the results. This code runs on any device; only the
+three methods of `_Recorder` use CUDA: warm up, record, replay.
 """
 
 from __future__ import annotations
@@ -158,33 +158,34 @@ class _Recording:
 class CudaGraphModule:
     """A function or a module on tensordicts that is recorded as a CUDA graph and replayed.
 
-    A replay launches all kernels by one call, which avoids the overhead of single launches. The first ``warmup - 1``
-    calls run the function on a side stream, the next call records it, and later calls copy their inputs into the memory
-    of the graph, replay it, and return copies of the results.
+    A replay launches all kernels with one call, which avoids the overhead of separate launches. The first
+    ``warmup - 1`` calls run the function on a side stream, the next call records it, and later calls copy their inputs
+    into the memory of the graph, replay it, and return copies of the results.
 
     **Without CUDA** the constructor warns, and each call runs the function, with the same results and no speedup.
 
     Requirements for a graph:
 
-    - The function does the same in each call: no branches on values of tensors (use ``torch.where``), no shapes that
-      depend on them, no transfers to the CPU.
+    - The function runs the same kernels in each call: no branches on values of tensors (use ``torch.where``), no shapes
+      that depend on values, no transfers to the CPU.
     - Inputs keep shape, dtype, device, batch sizes and keys; non-tensor inputs keep their values. Other inputs are an
       error.
     - Inputs and results do not require gradients. Parameters are read from outside (``lambda x: x @ weight``). A
       training step (``zero_grad``, ``backward``, ``step``) runs inside the function, which returns ``loss.detach()``.
-    - In-place changes of input tensors stay in the memory of the graph. Entries that the function sets in a tensordict
-      are set in the tensordict of the caller, as copies.
-    - A probabilistic module uses the interaction type of the recording; under another one there is a warning, so make
-      one instance for each.
+    - In-place changes of input tensors stay in the memory of the graph and do not change the tensors of the caller.
+    Entries that the function sets in a tensordict are set in the tensordict of the caller, as copies. - A probabilistic
+    module uses the interaction type of the recording; a call with another one issues a warning. Make one instance for
+    each interaction type.
 
-    It is not an ``nn.Module``, so that the parameters of the wrapped module are not collected twice.
+    The class is not an ``nn.Module``, so that the parameters of the wrapped module are not collected twice.
 
     Args:
-        module: A function or module from tensors, or containers of tensors, to the same; or from a tensordict.
-        warmup: The number of the call that records. A compiled function needs one or two more, until it is compiled.
-        in_keys: The keys that a function of a tensordict reads; an empty list takes all. By default those of ``module``
-            if it has any. With keys, calls can pass tensors by name, see `dispatch`.
-        out_keys: The keys that it writes, for such calls.
+        module: A function or module that takes and returns tensors or containers of tensors, such as tensordicts.
+        warmup: The number of the call that records the graph, counting from 1. A compiled function needs one or two
+            calls more, until it is compiled.
+        in_keys: The keys that a function of a tensordict reads; an empty list means all. By default those of
+            ``module``, if it has any. With keys, calls can pass tensors by name, see `dispatch`.
+        out_keys: The keys that the function writes, for such calls.
         device: The device of the graph; by default the current one.
 
     Raises:

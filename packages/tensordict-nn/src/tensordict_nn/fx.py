@@ -49,8 +49,8 @@ class TDGraphModule(TensorDictModuleBase):
         """Reads the inputs, runs the graph and writes the outputs.
 
         Args:
-            tensordict: The tensordict of the inputs.
-            tensordict_out: The tensordict that takes the results; ``tensordict`` by default.
+            tensordict: The tensordict with the inputs.
+            tensordict_out: The tensordict into which the results are written; by default ``tensordict``.
         """
         require_inputs(self, self.in_keys, tensordict)
         results = self.graph_module(*(tensordict[key] for key in self.in_keys))

@@ -76,7 +76,7 @@ class Block:
 
     Args:
         value: The value.
-        thread_local: Whether the value is for this thread only.
+        thread_local: Whether the value is set for this thread only.
 
     >>> speed = Setting(1)
     >>> class set_speed(Block):

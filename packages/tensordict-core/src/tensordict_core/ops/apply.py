@@ -73,25 +73,26 @@ class Applying(Node):
         nested_keys: bool = False,
         **options: Unpack[ApplyOptions],
     ) -> Self | Any:
-        """Return the results of ``fn`` for every leaf, in the structure of this tensordict.
+        """Apply a function to every leaf, and return the results in a tensordict of the same structure.
 
         Args:
-            fn: Called with a leaf, and those of ``others`` under the same key. Its result replaces the leaf; ``None``
-                drops the entry.
+            fn: Called with a leaf, and with the leaves of ``others`` under the same key. Its result replaces the leaf;
+                ``None`` removes the entry.
             *others: Tensordicts matched by key. `NonTensorData` is passed as its value.
             batch_size: The batch size of the result, if it changes.
             device: The device of the result, if it changes.
             names: The dim names of the result, if they change.
             inplace: Whether the results are written into the leaves.
-            default: The value for a leaf that one of ``others`` lacks; by default a missing leaf is an error.
-            filter_empty: Whether nested tensordicts whose leaves were all dropped are dropped; by default they are, and
-                the result is ``None`` if nothing is left.
+            default: The value in place of a leaf that one of ``others`` lacks; by default a missing leaf raises a
+                ``KeyError``.
+            filter_empty: Whether to remove nested tensordicts that lost all their leaves; the default is to remove
+                them, and to return ``None`` if no leaf remains.
             propagate_lock: Whether the result of a locked tensordict is locked.
             call_on_nested: Whether ``fn`` is called with nested tensordicts instead of their leaves.
             is_leaf: Predicate on types; ``fn`` is called with instances of the types for which it is true.
-            named: Whether ``fn`` gets the name of the entry as first argument, as in ``named_apply``.
-            nested_keys: With ``named``, whether it gets the whole nested key.
-            out: A tensordict that takes the results as its entries; tensors that it held before are not changed.
+            named: Whether ``fn`` receives the name of the entry as its first argument, as in ``named_apply``.
+            nested_keys: With ``named``, whether ``fn`` receives the whole nested key.
+            out: A tensordict in which the results are stored as entries; tensors that it held before are not changed.
 
         Raises:
             RuntimeError: A result does not start with the batch size.
@@ -120,12 +121,12 @@ class Applying(Node):
     def named_apply(
         self, fn: Callable[..., Any], *others: Any, nested_keys: bool = False, **options: Unpack[ApplyOptions]
     ) -> Self | Any:
-        """Apply a function that takes the key of the leaf as first argument; other arguments are those of ``apply``.
+        """Apply a function that takes the key of the leaf first; other arguments are those of ``apply``.
 
         Args:
             fn: Called with the key, the leaf, and the leaves of ``others`` under the same key.
             *others: Tensordicts matched by key.
-            nested_keys: Whether ``fn`` gets the whole nested key rather than its last level.
+            nested_keys: Whether ``fn`` receives the whole nested key rather than its last level.
 
         >>> TensorDict({"a": 1, "b": {"c": 2}}).named_apply(lambda k, x: x if k == "c" else None)["b", "c"]
         tensor(2)

@@ -214,19 +214,19 @@ class Casting(DtypeCasts):
         replaces back and stores them in this tensordict.
 
         Args:
-            *args: A device, a device and a dtype, a dtype, a tensor or a tensordict whose device and dtype are taken
-                (the dtype if all its leaves share one), as in `torch.Tensor.to`; then ``non_blocking``. If it is the
-                result of ``attrs()``, each leaf takes the device and dtype described under its key.
+            *args: A device, a device and a dtype, a dtype, or a tensor or tensordict whose device and dtype are used
+                (the dtype only if all its leaves have the same), as in `torch.Tensor.to`; then ``non_blocking``. With
+                the result of ``attrs()``, each leaf gets the device and dtype described under its key.
             device: The device, by name.
             dtype: The dtype, by name.
-            other: A tensor or a tensordict whose device and dtype are taken.
-            non_blocking: Whether copies between devices may be asynchronous. By default they are asynchronous, and
-                the call waits once for results on the host; if true, it does not wait.
+            other: A tensor or a tensordict whose device and dtype are used.
+            non_blocking: If true, copies between devices are asynchronous and the call does not wait for them. By
+                default they are asynchronous too, and the call waits once for copies to the host.
             memory_format: The memory format of leaves with four or five dimensions.
             batch_size: The batch size of the result; without other arguments it is set on this tensordict.
             cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
             non_blocking_pin: Whether leaves on the host are copied to pinned memory first.
-            num_threads: How many threads pin; by default the calling one.
+            num_threads: The number of threads that pin memory; by default the calling thread only.
             inplace: Whether the new leaves replace those of this tensordict, which is returned.
 
         Raises:
@@ -296,7 +296,7 @@ class Casting(DtypeCasts):
         return self.to("cpu", **kwargs)
 
     def cuda(self, device: int | str | torch.device | None = None, **kwargs: Any) -> Self:
-        """Return this tensordict on a CUDA device (the current one by default); options are those of ``to``.
+        """Return this tensordict on a CUDA device, by default the current one; options are those of ``to``.
 
         Raises:
             RuntimeError: ``device`` is not a CUDA device.

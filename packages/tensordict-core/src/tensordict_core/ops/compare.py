@@ -196,7 +196,7 @@ class Comparison(Node):
         return over_leaves(self, lambda leaf, dims, keep: torch.any(leaf, dims, keep), dim, False)
 
     def __bool__(self) -> bool:
-        """Refuse a truth value, which would be ambiguous.
+        """Raise an error, because the truth value of a tensordict is ambiguous.
 
         Raises:
             RuntimeError: Always; use ``len``, ``is_empty`` or ``(a == b).all()``.

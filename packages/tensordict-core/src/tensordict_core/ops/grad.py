@@ -64,7 +64,7 @@ class Autograd(Node):
 
     @property
     def data(self) -> Self:
-        """The data of every leaf, outside the graph and sharing its storage; assigning replaces the leaves' data.
+        """The data of every leaf, detached and sharing its storage; assignment sets the data of the leaves.
 
         Raises:
             KeyError: On assignment, the keys differ.
@@ -84,7 +84,7 @@ class Autograd(Node):
 
     @property
     def grad(self) -> Self | None:
-        """The gradients of the leaves that have one; ``None`` if no leaf has one.
+        """A tensordict with the gradients of the leaves that have one; ``None`` if no leaf has a gradient.
 
         Assigning sets the gradients that the other tensordict has; existing gradients are overwritten in place.
 

@@ -44,9 +44,9 @@ class Indexing(Node):
 
         Returns:
             For a key, the entry: a tensor, a nested tensordict, or a non-tensor value. For an index, a tensordict of
-            this type (of a lazy stack and an integer, an element of the stack). Type checkers assume that an entry is a
-            tensor, because that is the usual case; for other entries use ``td.get``, whose static type is ``Any``, or
-            a nested key (``td["next", "reward"]``).
+            this type; an integer index of a lazy stack along its stack dimension returns the element. Type checkers
+            assume that an entry is a tensor, because that is the usual case; for other entries use ``td.get``, whose
+            static type is ``Any``, or a nested key (``td["next", "reward"]``).
 
         Raises:
             KeyError: There is no such key.
@@ -91,8 +91,8 @@ class Indexing(Node):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Store an entry by key, or write ``value`` into the part of every entry that ``index`` selects.
 
-        Keys that only ``value`` has are created, with zeros in the other rows (empty values for non-tensor data), so
-        an empty tensordict can be filled row by row.
+        Keys that only ``value`` has are created, with zeros (``None`` for non-tensor data) in the other rows, so an
+        empty tensordict can be filled row by row.
 
         Raises:
             RuntimeError: The tensordict is locked and a key is new, or shapes do not fit.
@@ -108,7 +108,7 @@ class Indexing(Node):
         self._index_put(Index(index, self._meta.batch_size), value)
 
     def __getitems__(self, indices: Any) -> Any:
-        """Return the rows of a ``DataLoader`` batch by one index; use it with ``collate_fn=lambda batch: batch``."""
+        """Return the rows of a ``DataLoader`` batch with one index; use it with ``collate_fn=lambda batch: batch``."""
         return self[torch.from_numpy(np.asarray(indices, dtype=np.int64))]  # faster than reading the list with torch
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ class Indexing(Node):
         return iter(self._unbind(0))
 
     def get_at(self, key: Any, index: Any = KEEP, default: Any = None, *, idx: Any = KEEP) -> Any:
-        """Return the part of an entry that an index selects; ``default`` (``None``) if there is no such key.
+        """Return the part of an entry that an index selects, or ``default`` if there is no such key.
 
         Raises:
             TypeError: No index is given.
@@ -162,7 +162,7 @@ class Indexing(Node):
 
         Raises:
             KeyError: There is no such key.
-            IndexError: This is a lazy stack or a view, and the index selects in the own dimensions of the entry.
+            IndexError: This is a lazy stack or a view, and the index selects beyond the batch dimensions of the entry.
 
         >>> td = TensorDict({"a": torch.zeros(3, 2)}, batch_size=[3])
         >>> td.set_at_("a", 1.0, (..., 0))["a"][:, 0]

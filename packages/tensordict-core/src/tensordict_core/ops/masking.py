@@ -135,7 +135,7 @@ class Masking(Node):
             dim: The batch dimension.
             index: An integer tensor with as many dimensions as the batch, or fewer (later batch dimensions are kept
                 whole). Its shape becomes the leading batch size of the result.
-            out: A tensordict of that batch size that the result is written into.
+            out: A tensordict of that batch size into which the result is written.
             inplace: Whether this tensordict takes the result.
 
         Raises:

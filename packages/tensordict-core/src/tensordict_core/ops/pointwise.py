@@ -139,7 +139,7 @@ class Pointwise(Node):
         Args:
             min: A number, a tensor or a tensordict; ``None`` for no limit.
             max: The same.
-            out: A tensordict of the same keys that the result is written into.
+            out: A tensordict of the same keys into which the result is written.
 
         Raises:
             ValueError: Neither limit is given.

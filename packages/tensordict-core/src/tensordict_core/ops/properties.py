@@ -170,7 +170,7 @@ class Properties(Node):
         """Set the batch size to the longest that all entries share, nested tensordicts first.
 
         Args:
-            batch_dims: The most batch dimensions to take.
+            batch_dims: The maximum number of batch dimensions.
             keep_compliant_size: Whether a batch size that has ``batch_dims`` dimensions already is kept.
 
         Raises:

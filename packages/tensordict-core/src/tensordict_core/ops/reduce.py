@@ -326,7 +326,7 @@ class Reduction(Node):
         Args:
             dim: Batch dimensions (one, or a tuple) or ``"feature"``; by default all batch dimensions.
             keepdim: Whether reduced dimensions stay as size 1.
-            out: A tensordict that the result is written into; entries that it lacks are added.
+            out: A tensordict into which the result is written; entries that it lacks are added.
 
         Raises:
             IndexError: ``dim`` is outside the batch dimensions.

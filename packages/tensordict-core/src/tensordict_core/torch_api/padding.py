@@ -131,7 +131,7 @@ def pad_sequence(
         pad_dim: The dimension of the entries that is padded, batch dimensions counted in. Where it is a batch
             dimension, the batch size is padded too, and non-tensor entries with ``None``.
         padding_value: The padding value, or one for each key (0 for other keys).
-        out: A tensordict that the result is written into.
+        out: A tensordict into which the result is written.
         return_mask: Whether masks of the data are stored too, under ``"masks"`` or the key given here: a
             tensordict of the same keys, of shape ``[len, *batch_size]``, and ``[..., length]`` where ``pad_dim`` is no
             batch dimension.

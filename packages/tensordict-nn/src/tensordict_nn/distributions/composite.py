@@ -100,7 +100,7 @@ class CompositeDistribution(Distribution):
         log_prob_key: NestedKey | None = None,
         entropy_key: NestedKey | None = None,
     ) -> CompositeDistribution:
-        """Makes a composite of existing distributions; ``params`` gives the batch size.
+        """Makes a composite of existing distributions; its batch size is that of ``params``.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> CompositeDistribution.from_distributions(TensorDict({}, [3]), dists).mean["x"]
@@ -199,7 +199,7 @@ class CompositeDistribution(Distribution):
         return self._each(lambda dist: dist.sample(shape), shape)
 
     def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """Draws a reparameterized sample of each distribution, so that gradients reach the parameters.
+        """Draws a reparameterized sample of each distribution, so that gradients flow to the parameters.
 
         Raises:
             NotImplementedError: A distribution has no ``rsample``.

@@ -105,7 +105,7 @@ class Delta(Distribution):
         return Delta(param, self.atol, self.rtol, torch.Size(batch_shape), self.event_shape)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Returns the value for each sample; gradients reach the parameter."""
+        """Returns the value for each sample; gradients flow to the parameter."""
         return self.param.expand((*sample_shape, *self.param.shape))
 
     def log_prob(self, value: Tensor) -> Tensor:

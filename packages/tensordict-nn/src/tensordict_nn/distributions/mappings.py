@@ -33,7 +33,7 @@ def inv_softplus(bias: float | Tensor) -> float | Tensor:
 
 
 class biased_softplus(nn.Module):
-    """Softplus, shifted so that it is ``bias`` at zero and above ``min_val`` everywhere.
+    """Softplus, shifted so that its value at zero is ``bias`` and all values are above ``min_val``.
 
     Args:
         bias: The value at zero.

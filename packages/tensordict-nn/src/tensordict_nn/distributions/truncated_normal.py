@@ -194,7 +194,7 @@ class TruncatedNormal(Distribution):
         return torch.minimum(torch.maximum(x, self.a), self.b)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Draws samples by the inverse of the distribution function, so that gradients reach the parameters."""
+        """Draws samples by the inverse of the distribution function, so that gradients flow to the parameters."""
         shape = self._extended_shape(torch.Size(sample_shape))
         # strictly inside (0, 1), where the inverse is finite
         eps = torch.finfo(self.loc.dtype).eps

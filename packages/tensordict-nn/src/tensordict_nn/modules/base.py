@@ -156,7 +156,7 @@ class TensorDictModuleBase(nn.Module):
         return hasattr(module, "in_keys") and hasattr(module, "out_keys")
 
     def select_out_keys(self, *out_keys: NestedKey) -> Self:
-        """Keeps some of the ``out_keys`` in the result; all are computed.
+        """Selects the ``out_keys`` that the result keeps; all outputs are still computed.
 
         Args:
             *out_keys: The keys to keep.
@@ -165,8 +165,8 @@ class TensorDictModuleBase(nn.Module):
             The module itself.
 
         Raises:
-            ValueError: A key is not among the ``out_keys``; `reset_out_keys` brings those back that an earlier
-                selection left out.
+            ValueError: A key is not among the ``out_keys``. Call `reset_out_keys` first to select keys that an earlier
+                selection removed.
 
         >>> from tensordict_nn import TensorDictModule
         >>> module = TensorDictModule(lambda x: (x + 1, x + 2), in_keys=["x"], out_keys=["y", "z"])

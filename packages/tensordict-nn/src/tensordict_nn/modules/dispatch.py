@@ -24,11 +24,11 @@ DISPATCHES: Setting[bool] = Setting(True)
 
 
 class set_dispatch(Block):
-    """Context manager, or decorator, in which functions with `dispatch` do or do not take tensors.
+    """Context manager and decorator that enable or disable `dispatch`.
 
     Args:
-        mode: Whether they take tensors; otherwise arguments are passed on unchanged.
-        thread_local: Whether the block is for this thread only.
+        mode: Whether functions with `dispatch` accept tensors; otherwise arguments are passed on unchanged.
+        thread_local: Whether the block affects this thread only.
 
     >>> from tensordict_nn import TensorDictModule
     >>> module = TensorDictModule(lambda x: x + 1, in_keys=["x"], out_keys=["y"])
@@ -66,16 +66,17 @@ def _more_positional(function: Callable[..., Any], position: int) -> float:
 
 
 class dispatch:
-    """Decorator of functions and methods whose first argument is ``tensordict``: they also take tensors instead.
+    """Decorator for functions and methods whose first argument is ``tensordict``: they also accept tensors instead.
 
-    Use it bare or with arguments. If the environment variable ``DISPATCH_TDNN_MODULES`` is ``0`` at import, functions
-    stay unchanged.
+    The decorator is used with or without arguments. If the environment variable ``DISPATCH_TDNN_MODULES`` is ``0`` at
+    import, it returns functions unchanged.
 
     Args:
-        separator: The string that joins the levels of a nested key to the name of a keyword argument.
+        separator: The string with which the levels of a nested key are joined to the name of a keyword argument.
         source: The input keys, or the name of the attribute that holds them.
         dest: The output keys, or the name of the attribute that holds them.
-        auto_batch_size: Whether the batch size of the new tensordict is the longest that its entries share.
+        auto_batch_size: Whether the batch size of the new tensordict is the longest shape prefix that its entries
+            share.
 
     Raises:
         RuntimeError: The first argument has another name, or an input is given twice.

@@ -58,8 +58,8 @@ class EnsembleModule(TensorDictModuleBase):
     Args:
         module: The module.
         num_copies: The number of copies.
-        expand_input: Whether every copy takes the same input; otherwise each takes its index of the input's first
-            dimension, as after another ensemble.
+        expand_input: Whether every copy gets the same input; otherwise copy ``i`` gets index ``i`` of the first
+            dimension of the input, as after another ensemble.
 
     >>> from tensordict_nn import TensorDictModule
     >>> ensemble = EnsembleModule(TensorDictModule(torch.nn.Linear(4, 2), ["a"], ["b"]), num_copies=3)

@@ -46,7 +46,7 @@ def _mapping(in_keys: dict[Any, Any], out_to_in_map: bool) -> tuple[Keys, list[s
 
 
 class TensorDictModule(TensorDictModuleBase):
-    """A callable that reads ``in_keys`` from a tensordict and writes its results at ``out_keys``.
+    """A module that reads ``in_keys`` from a tensordict, calls a function, and writes the results at ``out_keys``.
 
     Called with tensors (see `dispatch`) it returns tensors. Missing attributes are looked up on the wrapped module.
 
@@ -54,14 +54,14 @@ class TensorDictModule(TensorDictModuleBase):
         module: An ``nn.Module`` or another callable. A tuple or list result has one value for each output key; a
             dictionary or tensordict result that holds all ``out_keys`` is read by key.
         in_keys: The keys of its arguments in order, or a dictionary from names of arguments to keys.
-        out_keys: The keys of its results in order; ``"_"`` drops one.
+        out_keys: The keys of its results in order; ``"_"`` discards a result.
         out_to_in_map: The direction of a dictionary: ``False`` maps keys to names of arguments.
         inplace: Where results are written: into the tensordict (``True``), into a new one without batch size
             (``False`` or ``None``), or into an empty one of its batch size and device (``"empty"``).
         method: The name of the method to call.
         method_kwargs: Keyword arguments for each call.
-        strict: Whether a missing input is an error before the call; otherwise the module takes ``None``, and if it
-            fails, the error names the missing keys.
+        strict: Whether a missing input raises an error before the call; otherwise ``None`` is passed in its place, and
+            if the call fails, the error names the missing keys.
         get_kwargs: Keyword arguments for ``get``, which reads the inputs.
 
     Raises:
@@ -197,9 +197,9 @@ class TensorDictModule(TensorDictModuleBase):
         """Reads the inputs, runs the module and writes the results.
 
         Args:
-            tensordict: The tensordict of the inputs.
+            tensordict: The tensordict with the inputs.
             *args: Not accepted; the signature is that of all modules.
-            tensordict_out: The tensordict that takes the results, whatever ``inplace`` is.
+            tensordict_out: The tensordict into which the results are written, regardless of ``inplace``.
             **kwargs: More keyword arguments for the module.
 
         Returns:
@@ -294,7 +294,7 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
     Args:
         owner: The `TensorDictModule`.
         form: Its form.
-        tensordict: The tensordict of the inputs.
+        tensordict: The tensordict with the inputs.
         tensordict_out: The tensordict that takes the results, or ``None``.
         kwargs: More keyword arguments for the module.
         directly: Whether to call the ``forward`` of a bare module, see `calls`.

@@ -62,14 +62,14 @@ def _prefix(key: tuple[str, ...], depth: int) -> str | tuple[str, ...]:
 class TensorDictSequential(TensorDictModuleBase):
     """Modules that run one after the other; each reads entries that earlier ones wrote.
 
-    ``in_keys`` are the inputs that no earlier module writes, ``out_keys`` all written keys. ``sequence[i]`` and
-    ``sequence["name"]`` are modules and can be assigned and deleted; a slice is a sequence.
+    ``in_keys`` are the keys that modules read and no earlier module writes, ``out_keys`` all keys that modules write.
+    ``sequence[i]`` and ``sequence["name"]`` return modules and can be assigned and deleted; a slice is a sequence.
 
     Args:
         *modules: Modules, a list of modules, or a dictionary of modules by name. Callables without keys take and return
             a tensordict (see `WrapModule`).
-        partial_tolerant: Whether a module with missing inputs is skipped; on a lazy stack it runs on the tensordicts
-            that have them.
+        partial_tolerant: Whether a module with missing inputs is skipped; on a lazy stack it runs on the elements that
+            have the inputs.
         selected_out_keys: The ``out_keys`` to keep, see `select_out_keys`.
         inplace: Where results are written: ``None`` returns the result of the last module; ``True`` writes into the
             tensordict, ``False`` into a new one, ``"empty"`` into an empty one of its batch size and device.
@@ -152,8 +152,8 @@ class TensorDictSequential(TensorDictModuleBase):
         """Runs the modules.
 
         Args:
-            tensordict: The tensordict of the inputs.
-            tensordict_out: The tensordict that takes the results, whatever ``inplace`` is.
+            tensordict: The tensordict with the inputs.
+            tensordict_out: The tensordict into which the results are written, regardless of ``inplace``.
             **kwargs: More keyword arguments for every module.
 
         Returns:

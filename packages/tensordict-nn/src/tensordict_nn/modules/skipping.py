@@ -60,14 +60,14 @@ def skips(in_keys: Sequence[Any], out_keys: Sequence[Any], td: Any, mode: Mode |
 
 
 class set_skip_existing(Block):
-    """Context manager in which modules do not run if all their ``out_keys`` exist; or a decorator of ``forward``.
+    """Context manager in which modules do not run if their ``out_keys`` exist; or a decorator for ``forward``.
 
     Args:
-        mode: ``True``, ``False``, or keys: a module is skipped if all its ``out_keys`` are among them. ``None``, for
-            decorators only, takes the mode of the enclosing block.
+        mode: ``True`` skips modules whose ``out_keys`` exist, ``False`` skips none. With keys, a module is skipped if
+            all its ``out_keys`` are among them. ``None``, for decorators only, means the mode of the enclosing block.
         in_key_attr: For decorators, the attribute of the input keys.
         out_key_attr: For decorators, the attribute of the output keys.
-        thread_local: Whether the block is for this thread only.
+        thread_local: Whether the block affects this thread only.
 
     Raises:
         RuntimeError: A block is entered with ``None``, or while ``torch.compile`` traces.

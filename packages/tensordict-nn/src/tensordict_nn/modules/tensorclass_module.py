@@ -44,7 +44,7 @@ def _fields(kind: Any) -> list[Any]:
 
 
 class TensorClassModuleBase(ABC, nn.Module, Generic[Input, Output]):
-    """The base of modules from a tensorclass to a tensorclass: ``TensorClassModuleBase[Input, Output]``.
+    """The base of modules that take and return tensorclasses: ``TensorClassModuleBase[Input, Output]``.
 
     Attributes:
         input_type: The type of the argument of ``forward``.

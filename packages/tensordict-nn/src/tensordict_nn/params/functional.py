@@ -119,7 +119,7 @@ def from_module(
         module: The module.
         as_module: Whether the result is a `TensorDictParams`, a module itself.
         lock: Whether the result is locked.
-        use_state_dict: Whether to use ``module.state_dict()``, with its hooks. Then the leaves are detached,
+        use_state_dict: Whether to use ``module.state_dict()``, which runs its hooks. Then the leaves are detached,
             non-persistent buffers are left out, and extra states and packed parameters of quantized modules are
             included as non-tensor data. Otherwise packed parameters cause a warning.
         filter_empty: Whether sub-modules without parameters are left out.
@@ -163,26 +163,27 @@ def to_module(
 ) -> Any:
     """Sets the parameters and buffers of a module to the entries of a tensordict; as a context manager, for a block.
 
-    Tensors that the module changes or replaces in the block, such as buffers, are in the tensordict at its end.
+    At the end of a block, the tensordict has the tensors that the module changed or replaced in the block, such as
+    buffers, and the module has its earlier ones.
 
-    Parameters that are set for good are others than those that an optimizer was built with, and it does not train them:
-    set them first, or write values into the existing parameters with ``inplace=True``. The next step of an optimizer
-    that holds a replaced parameter warns. Those of a saved folder that is
-    mapped for writing cause a warning, because training would change the files; ``load(path, mode="c")`` maps them
+    Without a block, the parameters of the module are replaced permanently. An optimizer that was built before holds the
+    replaced parameters and does not train the new ones, and its next step issues a warning. Build the optimizer after
+    this call, or write the values into the existing parameters with ``inplace=True``. Tensors of a saved folder that is
+    mapped for writing also cause a warning, because training would change the files; ``load(path, mode="c")`` maps them
     copy-on-write.
 
     Args:
         td: The tensordict.
-        module: A module of its structure; parameters without an entry stay unchanged.
+        module: A module with the structure of the tensordict; parameters without an entry are not changed.
         inplace: Whether values are written into the existing parameters instead of replacing them.
         return_swap: Whether the earlier parameters are returned.
-        swap_dest: A tensordict that takes them.
-        use_state_dict: Whether to use ``module.load_state_dict``, with its hooks.
+        swap_dest: A tensordict in which the earlier parameters are stored.
+        use_state_dict: Whether to use ``module.load_state_dict``, which runs its hooks.
         non_blocking: Whether copies may be asynchronous.
         preserve_module_state: Whether a plain tensor that replaces a parameter becomes a parameter, with the
             ``requires_grad`` of the old one, and a parameter that replaces a buffer becomes a buffer; tied weights stay
             tied if their new values are equal. Tensors that require gradients and tensors of ``torch.func`` transforms
-            are set unchanged, so that gradients reach them. With ``False``, plain tensors are plain attributes:
+            are set unchanged, so that gradients flow to them. With ``False``, plain tensors are plain attributes:
             ``parameters()`` and ``state_dict()`` leave them out.
         memo: Not accepted.
 

@@ -48,7 +48,7 @@ def from_modules(
         as_module: Whether the result is a `TensorDictParams`.
         lock: Whether the result is locked.
         use_state_dict: Whether to use ``module.state_dict()``.
-        lazy_stack: Whether to keep the parameters separate, so that gradients reach those of the modules.
+        lazy_stack: Whether to keep the parameters separate, so that gradients flow to those of the modules.
         expand_identical: Whether a parameter that all modules share is expanded instead of stacked.
 
     Raises:

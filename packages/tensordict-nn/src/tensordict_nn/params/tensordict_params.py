@@ -44,13 +44,14 @@ Hook = Callable[["TensorDictParams", Any], Any]
 class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both define `to` and others; the tensordict comes first
     """A tensordict that is an ``nn.Module``: its entries are registered parameters and buffers.
 
-    Floating-point and complex tensors become parameters, other tensors buffers; parameters and buffers stay unchanged.
-    As an attribute of a module, it is trained by optimizers, saved in state dicts and moved by ``module.to()``.
+    Floating-point and complex tensors become parameters, other tensors buffers; existing parameters and buffers are not
+    converted. If it is an attribute of a module, its entries are parameters of the module: optimizers train them, state
+    dicts save them and ``module.to()`` moves them.
 
     Args:
         parameters: A tensordict or a dictionary; its structure is copied, and its tensors are shared.
         no_convert: Whether tensors that are not parameters become buffers.
-        lock: Whether entries may not be added, replaced or removed.
+        lock: Whether the tensordict is locked: entries cannot be added, replaced or removed.
         **kwargs: Entries by name, instead of ``parameters``.
 
     Raises:
@@ -248,7 +249,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         self._set(new, value)
 
     def register_get_post_hook(self, hook: Hook) -> None:
-        """Calls ``hook(params, value)`` after each read of a tensor; a result that is not ``None`` replaces the value.
+        """Registers a hook on reads of a tensor; a result that is not ``None`` replaces the value.
 
         >>> params = TensorDictParams({"a": torch.ones(1)})
         >>> params.register_get_post_hook(lambda params, value: value.detach() * 2)
@@ -357,7 +358,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Sets whether the entries require gradients, in place, buffers included.
 
-        A module that these are part of changes only parameters: ``module.requires_grad_(False)``.
+        ``requires_grad_`` of a module that contains this one changes only parameters.
 
         Raises:
             RuntimeError: An entry is an integer or a bool, and ``requires_grad`` is True.
@@ -376,7 +377,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return self
 
     def memmap_(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises an error: mapped tensors are no parameters.
+        """Raises an error, because mapped tensors are not parameters.
 
         Raises:
             RuntimeError: Always; ``memmap`` returns a mapped tensordict.
@@ -391,7 +392,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     @classmethod
     def from_dict(cls, input_dict: Any, **options: Any) -> Any:
-        """Returns the parameters of a dictionary, see ``TensorDict.from_dict``.
+        """Makes a `TensorDictParams` from a dictionary, see ``TensorDict.from_dict``.
 
         >>> type(TensorDictParams.from_dict({"a": torch.zeros(2)})["a"])
         <class 'torch.nn.parameter.Parameter'>
@@ -400,7 +401,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     @classmethod
     def from_any(cls, obj: Any, **options: Any) -> Any:
-        """Returns the parameters of a dictionary; the tensordict of another structure, as ``TensorDict.from_any``.
+        """Makes a `TensorDictParams` from a dictionary, and a tensordict from any other structure.
 
         >>> isinstance(TensorDictParams.from_any({"a": torch.zeros(2)}), TensorDictParams)
         True

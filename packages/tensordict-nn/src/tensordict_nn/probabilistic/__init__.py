@@ -1,3 +1,3 @@
-"""Probabilistic modules: make a distribution of entries of a tensordict, and write values of it."""
+"""Probabilistic modules: build a distribution from entries of a tensordict, and write values of it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ProbabilisticTensorDictModule`: makes a distribution of entries of a tensordict and writes a value of it."""
+"""`ProbabilisticTensorDictModule`: builds a distribution from entries of a tensordict and writes a value of it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def _is_below(key: Any, node: Any) -> bool:
 
 
 class ProbabilisticTensorDictModule(TensorDictModuleBase):
-    """Makes a distribution of ``in_keys`` and writes a value of it at ``out_keys``.
+    """Builds a distribution from the entries ``in_keys`` and writes a value of it at ``out_keys``.
 
-    The enclosing `set_interaction_type` block says which value; outside of blocks, ``default_interaction_type`` does.
+    The enclosing `set_interaction_type` block determines which value is written: a sample, the mean, the mode, ...;
+    outside of such blocks, ``default_interaction_type`` does.
 
     Args:
         in_keys: The keys of the distribution's parameters, whose last levels are the names of the arguments; or a
@@ -43,12 +44,12 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         default_interaction_type: Which value is written outside of a block.
         distribution_class: The class, or a function that makes a distribution from keyword arguments.
         distribution_kwargs: More keyword arguments for it.
-        return_log_prob: Whether the log-probability of the value is written, too.
+        return_log_prob: Whether to write the log-probability of the value, too.
         log_prob_keys: The keys of log-probabilities, one for each value; by default ``<key>_log_prob``.
         log_prob_key: The key of a single log-probability.
         cache_dist: Accepted for compatibility, without effect.
         n_empirical_estimate: The number of samples that estimate a mean without a closed form.
-        num_samples: The sample shape, which the result has as first dimensions.
+        num_samples: The sample shape, the first dimensions of the result.
         generator: A ``torch.Generator``, a seed, or the key of an entry that holds either; a seed in an entry is
             replaced by the next one. By default the global generator.
 
@@ -193,7 +194,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         """Makes the distribution.
 
         Args:
-            tensordict: The tensordict of the parameters.
+            tensordict: The tensordict with the parameters.
 
         Raises:
             MissingParametersError: A parameter is missing; it is a `KeyError`, a `ValueError` and a `TypeError`.
@@ -254,11 +255,11 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         """Makes the distribution and writes a value of it.
 
         Args:
-            tensordict: The tensordict of the parameters.
-            tensordict_out: The tensordict that takes the results; ``tensordict`` by default.
+            tensordict: The tensordict with the parameters.
+            tensordict_out: The tensordict into which the results are written; by default ``tensordict``.
 
         Returns:
-            The tensordict with the values; with ``num_samples``, an expanded one.
+            The tensordict with the values; with ``num_samples``, a copy expanded by the sample shape.
         """
         skipping = may_skip() and tensordict_out is None
         if skipping and skips(self.in_keys, self.out_keys_source, tensordict):

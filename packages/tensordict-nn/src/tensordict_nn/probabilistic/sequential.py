@@ -19,11 +19,11 @@ __all__ = ["ProbabilisticTensorDictSequential"]
 
 
 class ProbabilisticTensorDictSequential(TensorDictSequential):
-    """A sequence of modules, of which the last or several are probabilistic.
+    """A sequence of modules, of which the last one or several are probabilistic.
 
-    `get_dist` and `log_prob` are conditional: if the parameters of one distribution depend on values of another one,
-    they use the values in the tensordict. Where no `set_interaction_type` block is open, all modules of a sequence with
-    one distribution run under its ``default_interaction_type``.
+    `get_dist` and `log_prob` are conditional: if the parameters of one distribution depend on the value of another,
+    they use the value in the tensordict. Outside of `set_interaction_type` blocks, all modules of a sequence with one
+    distribution use its ``default_interaction_type``.
 
     Args:
         *modules: See `TensorDictSequential`.
@@ -274,8 +274,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         Values that the tensordict already has are not drawn again.
 
         Args:
-            tensordict: The tensordict of the inputs, which takes the results by default.
-            tensordict_out: The tensordict that takes the results instead.
+            tensordict: The tensordict with the inputs, into which the results are written by default.
+            tensordict_out: A tensordict into which the results are written instead.
             **kwargs: More keyword arguments for every module.
 
         Returns:
@@ -301,14 +301,14 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return tensordict_out
 
     def get_dist(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """Makes the distribution of the outputs.
+        """Builds the distribution of the outputs.
 
-        A single distribution leaves its parameters in the tensordict. A composite leaves it unchanged; missing values
-        that later modules read are drawn.
+        For a single distribution, its parameters are written into the tensordict. For a composite, the tensordict is
+        not changed, and missing values that later modules read are drawn.
 
         Args:
-            tensordict: The tensordict of the inputs, which takes the parameters by default.
-            tensordict_out: The tensordict that takes the parameters instead.
+            tensordict: The tensordict with the inputs, into which the parameters are written by default.
+            tensordict_out: A tensordict into which the parameters are written instead.
             **kwargs: More keyword arguments for every module.
 
         Raises:
@@ -381,8 +381,9 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """Returns the log-probability of the values in a tensordict.
 
         Args:
-            tensordict: The tensordict of the inputs and the values; a single distribution leaves its parameters there.
-            tensordict_out: If given, the tensordict stays unchanged, and so does this one.
+            tensordict: The tensordict with the inputs and the values; the parameters of a single distribution are
+                written into it.
+            tensordict_out: If given, neither tensordict is changed.
             dist: The distribution, if it is known.
             **kwargs: More keyword arguments for every module.
 

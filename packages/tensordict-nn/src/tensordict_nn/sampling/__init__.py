@@ -1,3 +1,3 @@
-"""Sampling rules: how a value is taken from a distribution, and how log-probabilities of parts are combined."""
+"""Sampling rules: which value of a distribution is used, and how log-probabilities of a composite are combined."""
 
 from __future__ import annotations

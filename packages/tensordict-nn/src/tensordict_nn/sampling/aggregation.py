@@ -29,7 +29,7 @@ class set_composite_lp_aggregate(Block):
 
     Args:
         mode: The value.
-        thread_local: Whether the value is for this thread only.
+        thread_local: Whether the value is set for this thread only.
 
     >>> with set_composite_lp_aggregate(True), set_composite_lp_aggregate(False):
     ...     composite_lp_aggregate()

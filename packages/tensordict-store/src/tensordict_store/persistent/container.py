@@ -55,7 +55,7 @@ class PersistentTensorDict(Opened, CustomContainer):
     """A tensordict whose entries are arrays of an HDF5 file or a zarr store.
 
     Args:
-        batch_size: The batch size; by default what the file says, and none if another program wrote it.
+        batch_size: The batch size; by default the one that is stored in the file, or none if another program wrote it.
         filename: The file, or with ``backend="zarr"`` anything that zarr opens: a folder, a URL, a store.
         group: An open group of h5py or zarr, in place of ``filename``.
         mode: ``"r"`` for reading, ``"r+"`` for reading and writing, ``"w"`` for a new file in place of another one,
@@ -412,11 +412,11 @@ class PersistentTensorDict(Opened, CustomContainer):
         Args:
             input_dict: The dictionary or tensordict.
             filename: The file.
-            auto_batch_size: Whether the batch size is what the shapes have in common.
+            auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
             batch_size: The batch size; by default that of a tensordict, and none for a dictionary.
             device: Where tensors that are read lie.
             backend: ``"h5"`` or ``"zarr"``.
-            batch_dims: How many dimensions ``auto_batch_size`` takes at most.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
             allow_pickle: Whether non-tensor values that JSON cannot hold are pickled.
             **kwargs: How entries are stored, as for the constructor.
 

@@ -26,9 +26,9 @@ def from_h5(
     Args:
         h5_file: The file.
         mode: ``"r"``, ``"r+"`` or ``"a"``.
-        auto_batch_size: Whether the batch size is what the shapes have in common.
-        batch_dims: How many dimensions ``auto_batch_size`` takes at most.
-        batch_size: The batch size; by default what the file says, and none if another program wrote it.
+        auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+        batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+        batch_size: The batch size; by default the one that is stored in the file, or none if another program wrote it.
         non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
         allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
         **kwargs: How new entries are stored.
@@ -89,9 +89,9 @@ def from_zarr(
     Args:
         zarr_file: A folder, a URL of fsspec, or a store of zarr.
         mode: ``"r"``, ``"r+"`` or ``"a"``.
-        auto_batch_size: Whether the batch size is what the shapes have in common.
-        batch_dims: How many dimensions ``auto_batch_size`` takes at most.
-        batch_size: The batch size; by default what the store says, and none if another program wrote it.
+        auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+        batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+        batch_size: The batch size; by default the one that is in the store, or none if another program wrote it.
         non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
         allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
         **kwargs: How new entries are stored, and ``storage_options`` of fsspec.
@@ -134,7 +134,7 @@ def to_h5(td: Any, filename: Any, **kwargs: Any) -> PersistentTensorDict:
 
     Args:
         td: The tensordict.
-        filename: The file; an earlier one is replaced as a whole or not at all.
+        filename: The file; an existing file is replaced atomically.
         **kwargs: ``device``, ``allow_pickle``, and how entries are stored, as for `PersistentTensorDict.from_dict`.
 
     Raises:

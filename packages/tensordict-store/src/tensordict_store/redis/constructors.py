@@ -69,7 +69,7 @@ class Constructors:
             db: The number of the database.
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
-            device: Where tensors that are read lie; by default the device of the tensordict.
+            device: The device of tensors that are read; by default the device of the tensordict.
             **kwargs: More arguments of the constructor.
 
         Raises:
@@ -119,10 +119,10 @@ class Constructors:
             db: The number of the database.
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
-            auto_batch_size: Whether the batch size is what the shapes have in common.
+            auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
             batch_size: The batch size; by default none.
             device: Where tensors that are read lie.
-            batch_dims: How many dimensions ``auto_batch_size`` takes at most.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
             names: A name for each batch dimension.
             **kwargs: More arguments of the constructor.
 

@@ -356,7 +356,7 @@ class LazyStackedTensorDictStore(ServerNode):
             db: The number of the database.
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
-            device: Where tensors that are read lie; by default the device of the stack.
+            device: The device of tensors that are read; by default the device of the stack.
             **kwargs: More arguments of the constructor.
 
         Raises:

@@ -34,10 +34,10 @@ def from_pandas(
     Args:
         dataframe: A ``pandas.DataFrame``; names of columns become strings.
         auto_batch_size: Whether the batch size is the longest that all entries share.
-        batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-        device: Where the tensors are moved.
+        batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+        device: The device of the tensors.
         batch_size: The batch size; by default the number of rows.
-        separator: The string that splits names of columns to nested keys.
+        separator: The string at which names of columns are split into nested keys.
         dtype: The dtype of numbers and bools; by default their own.
 
     Raises:
@@ -98,7 +98,8 @@ def columns_of(td: Any, separator: str | None, what: str) -> dict[str, Any]:
         what: The name of the writer, for errors.
 
     Raises:
-        ValueError: There is a nested tensordict and no separator, or a tensor has not one value for each row.
+        ValueError: There is a nested tensordict and no separator, or a tensor does not have exactly one value for each
+            row.
 
     >>> columns_of(TensorDict({"a": {"b": torch.zeros(2)}}, [2]), ".", "to_csv")
     {'a.b': array([0., 0.], dtype=float32)}
@@ -141,11 +142,12 @@ def to_pandas(td: Any, *, separator: str | None = None) -> Any:
 
     Args:
         td: A tensordict or tensorclass whose leaves have one value for each row.
-        separator: The string that joins nested keys to names of columns.
+        separator: The string with which nested keys are joined to names of columns.
 
     Raises:
         ImportError: pandas is not installed.
-        ValueError: There is a nested tensordict and no separator, or a tensor has not one value for each row.
+        ValueError: There is a nested tensordict and no separator, or a tensor does not have exactly one value for each
+            row.
 
     >>> to_pandas(TensorDict({"a": torch.arange(2), "n": {"x": torch.zeros(2)}}, [2]), separator=".").columns.tolist()
     ['a', 'n.x']

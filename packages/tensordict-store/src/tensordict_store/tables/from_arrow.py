@@ -40,7 +40,7 @@ def from_arrow(
         nulls: ``"raise"`` refuses null values; ``"fill"`` replaces them by NaN, 0, ``False``, an empty list or
             ``None``; ``"mask"`` does so and adds a bool entry that is true where a value is given.
         mask_key: The key under which ``nulls="mask"`` adds the masks, by default ``"_mask"``.
-        device: Where the tensors are moved.
+        device: The device of the tensors.
 
     Returns:
         A tensordict of batch size ``[rows]``.

@@ -29,8 +29,9 @@ def to_parquet(
     Args:
         td: A tensordict with one batch dimension; an iterable of tensordicts of the same keys and dtypes; or a dataset
             whose slices are tensordicts, such as a ``MemmapDataset``. Only one batch is in memory at a time.
-        path: The file; an earlier one is replaced as a whole or not at all.
-        separator: The string that joins nested keys to names of columns; by default nested tensordicts are structs.
+        path: The file; an existing file is replaced atomically.
+        separator: The string with which nested keys are joined to names of columns; by default nested tensordicts are
+            structs.
         rows: How many rows of a dataset are written at a time.
         **kwargs: The other arguments of ``pyarrow.parquet.ParquetWriter``, such as ``compression``.
 
@@ -99,10 +100,10 @@ def from_parquet(
     Args:
         path: The file or folder.
         auto_batch_size: Whether the batch size is the longest that all entries share.
-        batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-        device: Where the tensors are moved.
+        batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+        device: The device of the tensors.
         batch_size: The batch size; by default the number of rows.
-        separator: The string that splits names of columns to nested keys.
+        separator: The string at which names of columns are split into nested keys.
         dtype: The dtype of numbers and bools; by default their own.
         columns: The columns to read; a nested key names a field of a struct, or with ``separator`` a column.
         copy: Whether the memory of the table is copied, as for `from_arrow`.
@@ -150,8 +151,8 @@ def iter_parquet(
         path: The file.
         rows: The number of rows of a batch at most.
         columns: The columns to read, as for `from_parquet`.
-        separator: The string that splits names of columns to nested keys.
-        device: Where the tensors are moved.
+        separator: The string at which names of columns are split into nested keys.
+        device: The device of the tensors.
 
     Raises:
         ImportError: pyarrow is not installed.

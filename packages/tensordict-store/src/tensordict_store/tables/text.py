@@ -36,10 +36,10 @@ def from_csv(
     Args:
         path: The file.
         auto_batch_size: Whether the batch size is the longest that all entries share.
-        batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-        device: Where the tensors are moved.
+        batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+        device: The device of the tensors.
         batch_size: The batch size; by default the number of rows.
-        separator: The string that splits names of columns to nested keys.
+        separator: The string at which names of columns are split into nested keys.
         dtype: The dtype of numbers and bools; by default their own.
         **kwargs: The other arguments of ``pandas.read_csv``.
 
@@ -69,13 +69,14 @@ def to_csv(td: Any, path: str | os.PathLike[str], *, separator: str | None = Non
 
     Args:
         td: A tensordict or tensorclass whose leaves have one value for each row.
-        path: The file; an earlier one is replaced as a whole or not at all.
-        separator: The string that joins nested keys to names of columns.
+        path: The file; an existing file is replaced atomically.
+        separator: The string with which nested keys are joined to names of columns.
         **kwargs: The other arguments of ``pandas.DataFrame.to_csv``.
 
     Raises:
         ImportError: pandas is not installed.
-        ValueError: There is a nested tensordict and no separator, or a tensor has not one value for each row.
+        ValueError: There is a nested tensordict and no separator, or a tensor does not have exactly one value for each
+            row.
 
     >>> from pathlib import Path
     >>> to_csv(TensorDict({"a": torch.arange(2), "n": {"x": torch.zeros(2)}}, [2]), "n.csv", separator=".")
@@ -108,10 +109,10 @@ def from_json(
     Args:
         path: The file, an array of objects.
         auto_batch_size: Whether the batch size is the longest that all entries share.
-        batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-        device: Where the tensors are moved.
+        batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+        device: The device of the tensors.
         batch_size: The batch size; by default the number of rows.
-        separator: The string that splits names of columns to nested keys.
+        separator: The string at which names of columns are split into nested keys.
         dtype: The dtype of numbers and bools; by default their own.
         lines: Whether each line is an object instead.
         **kwargs: Options of ``json.loads``.
@@ -194,13 +195,15 @@ def to_json(
 
     Args:
         td: A tensordict or tensorclass with one batch dimension.
-        path: The file; an earlier one is replaced as a whole or not at all.
-        separator: The string that joins nested keys to names of fields; by default nested tensordicts are objects.
+        path: The file; an existing file is replaced atomically.
+        separator: The string with which nested keys are joined to names of fields; by default nested tensordicts are
+            objects.
         lines: Whether each record is a line of its own, instead of an array of all.
         **kwargs: Options of ``json.dumps``, such as ``indent``.
 
     Raises:
-        ValueError: There is not one batch dimension, or a number is infinite, which JSON cannot hold.
+        ValueError: The tensordict does not have exactly one batch dimension, or a number is infinite, which JSON cannot
+            hold.
         TypeError: JSON cannot hold a value.
 
     >>> from pathlib import Path

@@ -40,8 +40,8 @@ class LazyBuilding(TensorDictBase, abstract=True):
             *other: More dictionaries, behind those.
             auto_batch_size: Whether the batch size grows to the longest that the entries of each element share.
             batch_size: The batch size of the stack.
-            device: Where every entry is moved.
-            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            device: The device to which every entry is moved.
+            batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
             names: A name (or ``None``) for each batch dimension.
             stack_dim_name: The name of the stack dimension alone.
             stack_dim: The batch dimension along which the elements are stacked; they get as many before it.
@@ -77,8 +77,8 @@ class LazyBuilding(TensorDictBase, abstract=True):
             lazy: Has no effect: the result is a lazy stack.
             auto_batch_size: Whether the batch size grows to the longest that all entries share.
             batch_size: The batch size of the stack.
-            device: Where every entry is moved.
-            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            device: The device to which every entry is moved.
+            batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
             names: A name (or ``None``) for each batch dimension.
 
         >>> from tensordict_core import LazyStackedTensorDict

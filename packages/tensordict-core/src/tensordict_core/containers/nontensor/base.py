@@ -356,7 +356,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         Args:
             condition: A bool tensor over the batch dimensions, or the first of them.
             other: Non-tensor data, or one plain value for all positions.
-            out: Non-tensor data that the result is written into; `NonTensorData` takes one value alone.
+            out: Non-tensor data into which the result is written; `NonTensorData` takes one value alone.
             pad: Of no effect, because there is no leaf that one side could lack.
             update_batch_size: Whether ``out`` takes the batch size of the result.
 

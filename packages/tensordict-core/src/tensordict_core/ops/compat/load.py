@@ -30,39 +30,41 @@ class LoadStubs(Node):
         non_blocking: bool = False,
         **options: Unpack[LoadOptions],
     ) -> Self:
-        """Return a tensordict mapped onto the files of a folder that ``memmap`` wrote (or the reference did).
+        """Return a tensordict mapped onto the files of a saved folder or of a saved file.
 
         Args:
-            prefix: The folder, or a sub-folder for a nested tensordict alone; a safetensors file, archive or
-                consolidated file; or an address such as ``s3://bucket/run``, whose bytes are read into memory.
-            device: Where entries are moved; by default they stay mapped. ``"meta"`` reads no data.
-            non_blocking: Whether moves may be asynchronous.
-            out: A tensordict that the values are written into.
+            prefix: A folder that ``memmap`` or ``save`` wrote, or a sub-folder of it for a nested tensordict alone; a
+                safetensors file, an archive or a consolidated file; or a URL such as ``s3://bucket/run``, which is read
+                into memory.
+            device: The device to which entries are copied; by default they are mapped. ``"meta"`` reads no data.
+            non_blocking: Whether copies to ``device`` may be asynchronous.
+            out: A tensordict into which the values are written.
             robust_key: Accepted for compatibility; file names are read as they were written.
-            subpath: A nested key to load alone; for a leaf the result is a tensor, unlike annotated.
-            mode: How files are opened: ``"r+"`` to write through, ``"r"`` for private copies on write; by default
-                ``"r+"`` where there are no checksums.
-            num_threads: Threads that copy.
+            subpath: A nested key to load alone; for a leaf the result is a tensor, which the annotation does not show.
+            mode: ``"r+"`` if writes to the tensors change the files, ``"r"`` or ``"c"`` if they are private to the
+                process; by default ``"r+"`` for a folder without checksums, otherwise ``"r"``.
+            num_threads: The number of threads that copy.
             allow_pickle: Whether values without a JSON form may be unpickled.
             verify: ``"size"`` compares the sizes of files, ``"full"`` reads them and compares the checksums that
                 ``checksum=True`` recorded, ``"none"`` also accepts files that are too long.
-            keys: The keys to load: a pattern or several, ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
-                matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` match characters of one
-                part, ``**`` matches any number of parts, and a key that matches includes all keys below it.
-            rows: The rows to load along the first batch dimension: a slice (stays mapped), a number, or several.
+            keys: One or several patterns of keys to load: ``[("encoder", "*"), "decoder.**.weight"]``. A pattern is a
+                tuple of names, or a string that is split on ``.``; in a name, ``*``, ``?`` and ``[...]`` match
+                characters, and ``**`` matches any number of names. A match includes all entries nested in it.
+            rows: The rows to load along the first batch dimension: a slice, whose result is mapped, or one or several
+                numbers, whose rows are read into memory.
             like: A tensordict of the expected structure; it may be on the ``meta`` device.
-            strict: With ``like``, whether missing and unexpected keys and other dtypes are refused. Otherwise missing
-                entries keep the values of ``like``, and unexpected ones are left out.
+            strict: With ``like``, whether missing keys, unexpected keys and other dtypes raise an error. Otherwise
+                missing entries keep the values of ``like``, and unexpected ones are ignored.
             fill: With ``like``, the value of entries that were not saved.
             cast: With ``like``, whether entries are converted to its dtypes.
-            eager: Whether several threads read all of it into memory at once; by default, what is opened with
-                ``mode="r"`` or ``"c"`` on a network file system is.
+            eager: Whether several threads read all tensors into memory during the call; by default only on a network
+                file system, with ``mode="r"`` or ``"c"``.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
             FileNotFoundError: The folder or the file of an entry is missing; the error names the key.
             ValueError: A file is damaged; the error names the key.
-            KeyError: Nothing was saved under ``subpath``, or a pattern of ``keys`` matches no key.
+            KeyError: There is no saved entry under ``subpath``, or a pattern of ``keys`` matches no key.
             RuntimeError: The saved structure differs from ``like``; the error lists all differences.
 
         >>> _ = TensorDict({"a": torch.arange(4), "b": {"c": torch.ones(4), "d": torch.ones(4)}}, [4]).save("parts")
@@ -84,7 +86,7 @@ class LoadStubs(Node):
         non_blocking: bool = False,
         **options: Unpack[LoadOptions],
     ) -> Self:
-        """Return a tensordict as ``load_memmap`` does.
+        """Load a tensordict, as ``load_memmap``.
 
         >>> _ = TensorDict({"a": torch.arange(3)}, [3]).save("run")
         >>> TensorDict.load("run", rows=slice(1, 3))["a"].tolist()
@@ -133,7 +135,7 @@ class LoadStubs(Node):
 
     @classmethod
     def from_consolidated(cls, filename: StrPath) -> Self:
-        """Return a tensordict over a file that ``consolidate`` wrote; writes to it stay in this process.
+        """Return a tensordict mapped onto a file that ``consolidate`` wrote; writes to it are private to this process.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.

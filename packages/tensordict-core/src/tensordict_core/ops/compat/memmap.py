@@ -66,28 +66,29 @@ class MemmapStubs(Node):
         """Write all entries to disk and return a locked tensordict of the same structure that is mapped onto the files.
 
         Args:
-            prefix: The folder; without one, entries go to anonymous shared memory.
-            copy_existing: Whether entries that are mapped onto other files are copied; otherwise they are refused.
+            prefix: The folder or file; without one, entries are copied to anonymous shared memory.
+            copy_existing: Whether entries that are mapped onto other files are copied; otherwise they raise an error.
             num_threads: The number of threads that copy; by default chosen for this machine.
-            return_early: Whether to return a future at once.
+            return_early: Whether to return a future immediately.
             share_non_tensor: Whether non-tensor values are also shared between processes.
-            existsok: Whether an earlier save may be replaced.
+            existsok: Whether an existing save may be replaced.
             robust_key: Accepted for compatibility; file names always escape unusual characters of keys.
-            archive: Whether to write one archive file; by default if ``prefix`` ends in ``.tdz``.
+            archive: Whether to write one archive file; the default is true if ``prefix`` ends in ``.tdz``.
             compression: The compression of the archive; by default none.
-            atomic: Whether an interrupted save leaves the earlier one intact; otherwise files are overwritten one by
-                one.
-            durable: Whether files and folders are synced to the disk before this returns.
-            checksum: Whether checksums are recorded, which ``load_memmap(..., verify="full")`` compares. The result is
-                then mapped copy-on-write, so that the checksums stay valid.
+            atomic: Whether an interrupted save leaves an existing save intact; otherwise its files are overwritten in
+                place.
+            durable: Whether files and folders are synced to disk before the call returns.
+            checksum: Whether to record checksums, which ``load_memmap(..., verify="full")`` compares. The result is
+                then mapped copy-on-write, so that the checksums remain valid.
             pbar: Whether to show the progress in bytes; by default on a terminal, if the save takes over two seconds.
             format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
                 ``"safetensors"`` if ``prefix`` ends in ``.safetensors``.
-            shard_size: The most bytes of tensors in one safetensors file; ``prefix`` is then a folder of several.
+            shard_size: The maximum size in bytes of the tensors in one safetensors file; ``prefix`` is then a folder of
+                such files.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
-            RuntimeError: An entry is mapped to another place and ``copy_existing`` is false.
+            RuntimeError: An entry is mapped onto another file and ``copy_existing`` is false.
 
         >>> td = TensorDict({"a": torch.ones(3)}, [3]).memmap()
         >>> td.is_memmap(), td.is_locked
@@ -165,9 +166,9 @@ class MemmapStubs(Node):
     ) -> Any:
         """Return a mapped tensordict of the same structure, filled with zeros.
 
-        Nothing is copied; expanded entries get files of their expanded size. Other arguments are those of ``memmap``.
-        Files take no disk space until they are written to; ``reserve=True`` reserves it at once, so that a full disk
-        raises an ``OSError`` in this call.
+        Values are not copied; expanded entries get files of their expanded size. Other arguments are those of
+        ``memmap``. Files take no disk space until they are written; ``reserve=True`` allocates the space during the
+        call, which raises an ``OSError`` if the disk is full.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -208,17 +209,17 @@ class MemmapStubs(Node):
     ) -> Any:
         """Write all entries to disk without mapping them, and return this tensordict unchanged.
 
-        If leaves are DTensors, or with ``group``, all ranks of a process group save together: each calls this and
-        writes its own bytes of one checkpoint, which replaces the earlier one when all are done.
+        If leaves are DTensors, or with ``group``, all ranks of a process group save together: each rank calls this
+        method and writes its own bytes of one checkpoint, which replaces an existing one when all ranks have written.
 
         Arguments are those of ``memmap``, and these: ``group`` is the process group or device mesh of the ranks that
-        save; by default the default process group if a leaf is a DTensor, and this process alone otherwise.
-        ``placements`` says what plain leaves are: by default each rank holds them whole; with ``Shard(dim)`` the ranks
-        hold consecutive parts of them along that dimension. ``timeout`` is the longest wait for another rank in
-        seconds, by default half an hour. ``pending`` says, with ``return_early``, whether an earlier save of these
-        ranks that still runs is waited for (``"wait"``) or cancelled (``"cancel"``).
+        save; by default the default process group if a leaf is a DTensor, otherwise this process alone. ``placements``
+        describes the plain leaves: by default each rank holds the whole tensor; with ``Shard(dim)`` the ranks hold
+        consecutive parts of it along that dimension. ``timeout`` is the maximum time to wait for another rank in
+        seconds, by default half an hour. With ``return_early``, ``pending`` says whether to wait for an earlier save of
+        these ranks that still runs (``"wait"``) or to cancel it (``"cancel"``).
 
-        With ``return_early=True`` it returns a future of this tensordict at once.
+        With ``return_early=True`` the result is a future of this tensordict, which is returned immediately.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -244,17 +245,19 @@ class MemmapStubs(Node):
         existsok: bool = True,
         durable: bool = False,
     ) -> Self:
-        """Write to one file what differs from an earlier save, and return this tensordict; ``load`` gives the whole.
+        """Write the differences from an earlier save to one file, and return this tensordict.
+
+        ``load`` of that file returns all entries.
 
         Args:
             path: The file, in the format of safetensors.
             base: The earlier save, or a tensordict loaded from it: a folder with a file for each entry, a safetensors
-                file, or another delta, saved with ``checksum=True``. The delta loads together with it.
-            block_size: The number of bytes that are written together if one of them differs.
-            max_chain: The most deltas on top of each other.
+                file, or another delta, saved with ``checksum=True``. It must exist when the delta is loaded.
+            block_size: The size in bytes of the blocks that are compared and written.
+            max_chain: The maximum number of deltas on top of each other.
             num_threads: The number of threads that write; by default chosen for this machine.
             existsok: Whether an earlier file may be replaced.
-            durable: Whether the file is synced to the disk before this returns.
+            durable: Whether the file is synced to disk before the call returns.
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
@@ -362,15 +365,15 @@ class MemmapStubs(Node):
         """Copy all leaves into one storage, and return a locked tensordict of views of it.
 
         Args:
-            filename: A file to use as the storage, which ``from_consolidated`` (the reference's too) opens. Writes to
-                the result reach it.
-            num_threads: Threads that copy.
+            filename: A file to use as the storage, which ``from_consolidated`` opens. Writes to the result change the
+                file.
+            num_threads: The number of threads that copy.
             device: The device of the storage; by default that of the tensordict. Exclusive with ``filename``.
             non_blocking: Whether copies between devices may be asynchronous.
             inplace: Whether the views replace the leaves of this tensordict, which is returned.
             return_early: With ``num_threads > 1``, whether to return a future at once.
             use_buffer: Whether leaves are copied to a buffer in shared memory, which is written to the file and becomes
-                the storage: writes to the result do not reach the file.
+                the storage. Writes to the result then do not change the file.
             share_memory: Whether the storage is shared memory.
             pin_memory: Whether the storage is pinned.
             metadata: Accepted for compatibility; a file always holds the structure.

@@ -59,7 +59,7 @@ class ModuleStubs(Node):
             module: The module.
             as_module: Whether the result is a `TensorDictParams`, a module itself.
             lock: Whether the result is locked; the function ``tensordict_nn.from_module`` locks by default.
-            use_state_dict: Whether to go through ``module.state_dict()``, with its hooks.
+            use_state_dict: Whether to use ``module.state_dict()``, which runs its hooks.
             filter_empty: Whether sub-modules without parameters are left out.
 
         Raises:
@@ -90,7 +90,8 @@ class ModuleStubs(Node):
             as_module: Whether the result is a `TensorDictParams`.
             lock: Whether the result is locked.
             use_state_dict: Whether to go through ``module.state_dict()``.
-            lazy_stack: Whether the parameters form a lazy stack, so that gradients reach the modules.
+            lazy_stack: Whether the parameters form a lazy stack, so that gradients flow to the parameters of the
+                modules.
             expand_identical: Whether a parameter that all modules share is expanded rather than stacked.
 
         Raises:
@@ -128,12 +129,12 @@ class ModuleStubs(Node):
             module: A module of this structure.
             inplace: Whether values are written into the existing parameters rather than replacing them.
             return_swap: Whether the previous parameters are returned.
-            swap_dest: A tensordict that the previous parameters are stored in.
-            use_state_dict: Whether to go through ``module.load_state_dict``, with its hooks.
+            swap_dest: A tensordict in which the previous parameters are stored.
+            use_state_dict: Whether to use ``module.load_state_dict``, which runs its hooks.
             non_blocking: Whether copies may be asynchronous.
             preserve_module_state: Whether a plain tensor that replaces a parameter becomes a parameter with the same
                 ``requires_grad``. Tensors that require gradients and those of ``torch.func`` transforms are set
-                unchanged, so that gradients reach them.
+                unchanged, so that gradients flow to them.
             memo: Accepted for compatibility.
 
         Returns:

@@ -28,7 +28,7 @@ class StoreStubs(Node):
         """Store the entries in a new HDF5 file, and return it as a `PersistentTensorDict` that may be written.
 
         Args:
-            filename: The file; an earlier one is replaced as a whole or not at all.
+            filename: The file; an existing file is replaced atomically.
             **kwargs: How entries are stored: ``chunks`` (``True``, a number of rows, or a shape), ``compression`` and
                 the other arguments of ``create_dataset`` of h5py; ``allow_pickle`` for non-tensor values that JSON
                 cannot hold.
@@ -60,9 +60,10 @@ class StoreStubs(Node):
         Args:
             filename: The file.
             mode: ``"r"`` for reading, ``"r+"`` for reading and writing.
-            auto_batch_size: Whether the batch size is what the shapes have in common.
-            batch_dims: How many dimensions ``auto_batch_size`` takes at most.
-            batch_size: The batch size; by default what the file says, and none if another program wrote it.
+            auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+            batch_size: The batch size; by default the one that is stored in the file, or none if another program wrote
+                it.
             non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
             **kwargs: ``allow_pickle``, and how new entries are stored.
 
@@ -115,9 +116,9 @@ class StoreStubs(Node):
         Args:
             filename: A folder, a URL of fsspec, or a store of zarr.
             mode: ``"r"`` for reading, ``"r+"`` for reading and writing.
-            auto_batch_size: Whether the batch size is what the shapes have in common.
-            batch_dims: How many dimensions ``auto_batch_size`` takes at most.
-            batch_size: The batch size; by default what the store says, and none if another program wrote it.
+            auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+            batch_size: The batch size; by default the one that is in the store, or none if another program wrote it.
             non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
             allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
             **kwargs: How new entries are stored, and ``storage_options`` of fsspec.
@@ -149,13 +150,13 @@ class StoreStubs(Node):
         A lazy stack becomes a `LazyStackedTensorDictStore`, whose elements may differ in shape.
 
         Args:
-            backend: ``"redis"`` or ``"dragonfly"``, which speak one protocol.
+            backend: ``"redis"`` or ``"dragonfly"``, which use the same protocol.
             host: The host of the server.
             port: The port of the server.
             db: The number of the database.
             unix_socket_path: The socket of a server on this machine, in place of host and port.
             prefix: The first part of all names on the server.
-            device: Where tensors that are read lie; by default the device of this tensordict.
+            device: The device of tensors that are read; by default the device of this tensordict.
             **kwargs: ``ttl``, ``client``, ``td_id``, ``allow_pickle`` and options of ``redis.Redis``.
 
         Raises:

@@ -25,11 +25,12 @@ class TableStubs(Node):
         """Return a ``pandas.DataFrame`` with a column for each leaf, which has one value for each row.
 
         Args:
-            separator: The string that joins nested keys to names of columns.
+            separator: The string with which nested keys are joined to names of columns.
 
         Raises:
             ImportError: ``tensordict-store`` or pandas is not installed.
-            ValueError: There is a nested tensordict and no separator, or a tensor has not one value for each row.
+            ValueError: There is a nested tensordict and no separator, or a tensor does not have exactly one value for
+                each row.
 
         >>> TensorDict({"a": torch.arange(2), "n": {"x": torch.zeros(2)}}, [2]).to_pandas(separator=".").shape
         (2, 2)
@@ -54,10 +55,10 @@ class TableStubs(Node):
             dataframe: The frame. Numbers and bools become tensors, categories their codes, dates ``int64`` with
                 nanoseconds, other values non-tensor data, one for each row.
             auto_batch_size: Whether the batch size is the longest that all entries share.
-            batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-            device: Where the tensors are moved.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+            device: The device of the tensors.
             batch_size: The batch size; by default the number of rows.
-            separator: The string that splits names of columns to nested keys.
+            separator: The string at which names of columns are split into nested keys.
             dtype: The dtype of numbers and bools; by default their own.
 
         Raises:
@@ -73,14 +74,15 @@ class TableStubs(Node):
         """Write a Parquet file with a column for each entry.
 
         Args:
-            path: The file; an earlier one is replaced as a whole or not at all.
-            separator: The string that joins nested keys to names of columns; by default nested tensordicts are structs.
+            path: The file; an existing file is replaced atomically.
+            separator: The string with which nested keys are joined to names of columns; by default nested tensordicts
+                are structs.
             **kwargs: The other arguments of ``pyarrow.parquet.ParquetWriter``, such as ``compression``.
 
         Raises:
             ImportError: ``tensordict-store`` or pyarrow is not installed.
             TypeError: Arrow has no type for an entry; the error names its key.
-            ValueError: There is not one batch dimension.
+            ValueError: The tensordict does not have exactly one batch dimension.
 
         >>> TensorDict({"a": torch.zeros(2, 3)}, [2]).to_parquet("a.parquet")
         >>> TensorDict.from_parquet("a.parquet")["a"].shape
@@ -108,10 +110,10 @@ class TableStubs(Node):
             path: The file. Structs become nested tensordicts, lists of numbers jagged nested tensors, strings
                 non-tensor data, one for each row.
             auto_batch_size: Whether the batch size is the longest that all entries share.
-            batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-            device: Where the tensors are moved.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+            device: The device of the tensors.
             batch_size: The batch size; by default the number of rows.
-            separator: The string that splits names of columns to nested keys.
+            separator: The string at which names of columns are split into nested keys.
             dtype: The dtype of numbers and bools; by default their own.
             columns: The columns to read, by default all; nested keys name fields of structs.
             **kwargs: The other arguments of ``pyarrow.parquet.read_table``.
@@ -130,13 +132,14 @@ class TableStubs(Node):
         """Write a CSV file with a column for each leaf, which has one value for each row.
 
         Args:
-            path: The file; an earlier one is replaced as a whole or not at all.
-            separator: The string that joins nested keys to names of columns.
+            path: The file; an existing file is replaced atomically.
+            separator: The string with which nested keys are joined to names of columns.
             **kwargs: The other arguments of ``pandas.DataFrame.to_csv``.
 
         Raises:
             ImportError: ``tensordict-store`` or pandas is not installed.
-            ValueError: There is a nested tensordict and no separator, or a tensor has not one value for each row.
+            ValueError: There is a nested tensordict and no separator, or a tensor does not have exactly one value for
+                each row.
 
         >>> TensorDict({"a": torch.arange(2)}, [2]).to_csv("a.csv")
         >>> TensorDict.from_csv("a.csv")["a"]
@@ -162,10 +165,10 @@ class TableStubs(Node):
         Args:
             path: The file.
             auto_batch_size: Whether the batch size is the longest that all entries share.
-            batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-            device: Where the tensors are moved.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+            device: The device of the tensors.
             batch_size: The batch size; by default the number of rows.
-            separator: The string that splits names of columns to nested keys.
+            separator: The string at which names of columns are split into nested keys.
             dtype: The dtype of numbers and bools; by default their own.
             **kwargs: The other arguments of ``pandas.read_csv``.
 
@@ -183,14 +186,15 @@ class TableStubs(Node):
         """Write a JSON file of records, one for each row.
 
         Args:
-            path: The file; an earlier one is replaced as a whole or not at all.
-            separator: The string that joins nested keys to names of fields; by default nested tensordicts are objects.
+            path: The file; an existing file is replaced atomically.
+            separator: The string with which nested keys are joined to names of fields; by default nested tensordicts
+                are objects.
             lines: Whether each record is a line of its own, instead of an array of all.
             **kwargs: Options of ``json.dumps``, such as ``indent``.
 
         Raises:
             ImportError: ``tensordict-store`` is not installed.
-            ValueError: There is not one batch dimension, or a number is infinite.
+            ValueError: The tensordict does not have exactly one batch dimension, or a number is infinite.
 
         >>> from pathlib import Path
         >>> TensorDict({"a": torch.arange(2)}, [2]).to_json("a.json")
@@ -218,10 +222,10 @@ class TableStubs(Node):
         Args:
             path: The file.
             auto_batch_size: Whether the batch size is the longest that all entries share.
-            batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-            device: Where the tensors are moved.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+            device: The device of the tensors.
             batch_size: The batch size; by default the number of records.
-            separator: The string that splits names of fields to nested keys.
+            separator: The string at which names of fields are split into nested keys.
             dtype: The dtype of numbers and bools; by default their own.
             lines: Whether each line is a record, instead of an array of all.
             **kwargs: Options of ``json.loads``.

@@ -115,7 +115,7 @@ class Access(Node):
         return node._entry_value(holder, path[-1]) if isinstance(node, Node) else node
 
     def get_non_tensor(self, key: NestedKey, default: Any = NO_DEFAULT) -> Any:
-        """Return the value of a non-tensor entry, unwrapped, and other entries as ``get`` does.
+        """Return the value of a non-tensor entry, or any other entry as ``get`` does.
 
         Raises:
             KeyError: There is no such key, and no ``default``.
@@ -288,7 +288,8 @@ class Access(Node):
             key: A string or a nested key.
             item: A tensor of shape ``[*batch_size, ...]``, a number, an array, a dictionary or tensordict, or anything
                 else as non-tensor data.
-            inplace: Whether the value is written into the existing entry (``None``: if shape, dtype and device fit).
+            inplace: Whether the value is written into the existing entry; ``None`` means if shape, dtype and device are
+                equal.
             non_blocking: Whether a move to the tensordict's device may be asynchronous.
             **kwargs: Further arguments of the container.
 

@@ -1,6 +1,7 @@
 """Key flattening: `flatten_keys` and `unflatten_keys`, and several entries concatenated or stacked into one.
 
-Flattening and unflattening rename entries without a copy, and raise a ``KeyError`` if two entries would get one name.
+Flattening and unflattening rename entries without a copy. They raise a ``KeyError`` if two entries would get the same
+name.
 """
 
 from __future__ import annotations
@@ -164,13 +165,14 @@ class KeyFlattening(Node):
         Args:
             separator: The string between the levels of a key.
             inplace: Whether this tensordict is changed instead.
-            is_leaf: Predicate on types whose instances are not flattened, as tensors and non-tensor data never are.
+            is_leaf: Predicate on types; instances of the types for which it is true are not flattened. Tensors and
+                non-tensor data are never flattened.
 
         Returns:
             An unlocked tensordict of the same batch size; this one if ``inplace``.
 
         Raises:
-            KeyError: Two entries would get one key.
+            KeyError: Two entries would get the same key.
             RuntimeError: The tensordict is locked and ``inplace``.
 
         >>> td = TensorDict({"a": {"b": 1, "c": {"d": 2}}})
@@ -221,7 +223,7 @@ class KeyFlattening(Node):
             An unlocked tensordict of the same batch size; this one if ``inplace``.
 
         Raises:
-            KeyError: Two entries would get one key, or an entry would be nested in a tensor.
+            KeyError: Two entries would get the same key, or an entry would be nested in a tensor.
             RuntimeError: The tensordict is locked and ``inplace``.
 
         >>> TensorDict({"a.b": 1, "a.c.d": 2}).unflatten_keys(".")["a", "c", "d"]
@@ -278,10 +280,10 @@ class KeyFlattening(Node):
         """Return all tensors, nested ones included, concatenated into one; non-tensor data are left out.
 
         Args:
-            dim: The dimension of the tensors, batch dimensions counted.
-            sorted: ``True`` for alphabetical order of the keys, or all keys in the order wanted; by default the order
-                of the tensordict.
-            out: A tensor that the result is written into.
+            dim: The dimension of the tensors, counting the batch dimensions.
+            sorted: ``True`` for alphabetical order of the keys, or a list of all keys in the desired order; by default
+                the order of the tensordict.
+            out: A tensor into which the result is written.
 
         Raises:
             RuntimeError: There is no tensor, ``sorted`` lacks a key, or shapes do not fit.
@@ -297,10 +299,10 @@ class KeyFlattening(Node):
         """Return all tensors, nested ones included, stacked into one; non-tensor data are left out.
 
         Args:
-            dim: Where the new dimension goes, batch dimensions counted.
-            sorted: ``True`` for alphabetical order of the keys, or all keys in the order wanted; by default the order
-                of the tensordict.
-            out: A tensor that the result is written into.
+            dim: The position of the new dimension, counting the batch dimensions.
+            sorted: ``True`` for alphabetical order of the keys, or a list of all keys in the desired order; by default
+                the order of the tensordict.
+            out: A tensor into which the result is written.
 
         Raises:
             RuntimeError: There is no tensor, ``sorted`` lacks a key, or shapes differ.
@@ -318,7 +320,7 @@ class KeyFlattening(Node):
             *keys: The keys of the entries.
             out_key: The key of the new entry.
             dim: The dimension along which they are concatenated.
-            keep_entries: Whether the entries stay beside the new one.
+            keep_entries: Whether the original entries are kept.
 
         Returns:
             The tensordict itself.
@@ -338,8 +340,8 @@ class KeyFlattening(Node):
         Args:
             *keys: The keys of the entries.
             out_key: The key of the new entry.
-            dim: Where the new dimension goes.
-            keep_entries: Whether the entries stay beside the new one.
+            dim: The position of the new dimension.
+            keep_entries: Whether the original entries are kept.
 
         Returns:
             The tensordict itself.

@@ -1,6 +1,6 @@
 """Removing and renaming entries: ``del_``, ``pop``, ``rename_key_`` and related methods.
 
-They change the keys of a node, so a locked node refuses them.
+They change the keys of a tensordict, so they raise an error if it is locked.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Removal(Access):
         return keys[-1], self.pop(keys[-1])
 
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
-        """Return the entry of a key; a missing key gets ``default`` first.
+        """Return the entry under a key; if it is missing, store ``default`` first.
 
         >>> TensorDict({}).setdefault("a", torch.ones(1))
         tensor([1.])
@@ -106,7 +106,7 @@ class Removal(Access):
         Args:
             old_key: A key that exists.
             new_key: Its new name.
-            safe: Whether an entry under the new name is an error rather than replaced.
+            safe: Whether an existing entry under the new name raises an error; otherwise it is replaced.
 
         Raises:
             KeyError: There is no such entry, or ``safe`` and the name is taken.
@@ -148,10 +148,10 @@ class Removal(Access):
 
         Args:
             mapping: New keys by old keys.
-            strict: Whether a missing key is an error rather than ignored.
+            strict: Whether a missing key raises an error; otherwise it is ignored.
 
         Raises:
-            KeyError: A key is missing (``strict``), or two entries would get one name.
+            KeyError: A key is missing (``strict``), or two entries would get the same name.
 
         >>> list(TensorDict({"a": 1}).rename_keys({"a": "b"}).keys())
         ['b']

@@ -38,7 +38,7 @@ class KeySelection(Node):
         Args:
             *keys: The keys, or one list of them.
             inplace: Whether all other entries are removed from this tensordict instead.
-            strict: Whether a missing key is an error rather than ignored.
+            strict: Whether a missing key raises an error; otherwise it is ignored.
             as_tensordict: Whether the result is a `TensorDict` even if this container is of another type.
 
         Raises:
@@ -131,9 +131,10 @@ class KeySelection(Node):
             *key_sets: Sequences of keys, dictionaries from keys to their new names, or predicates. A predicate is
                 called with the path (a tuple of strings) and the value of each tensor that no earlier set contains, and
                 is true for the tensors that the set contains.
-            inplace: Whether the selected entries are removed from this tensordict, which then is the last result.
-            default: The value for a missing key; by default a missing key is an error.
-            strict: Whether a missing key is an error rather than ignored.
+            inplace: Whether the selected entries are removed from this tensordict, which is then returned as the last
+                result.
+            default: The value for a missing key; by default a missing key raises an error.
+            strict: Whether a missing key raises an error; otherwise it is ignored.
             reproduce_struct: Whether nested tensordicts that become empty are kept in the last result.
 
         Raises:
@@ -192,7 +193,7 @@ class KeySelection(Node):
         return out
 
     def separates(self, *keys: NestedKey, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Self:
-        """Remove the entries under some keys and return them in a new tensordict of the same nested containers.
+        """Remove the entries under some keys and return them in a new tensordict with the same nested structure.
 
         >>> td = TensorDict({"a": 1, "b": 2})
         >>> td.separates("a").sorted_keys, td.sorted_keys
@@ -247,7 +248,7 @@ class KeySelection(Node):
         device: Any = KEEP,
         names: Any = None,
     ) -> Self:
-        """Return a tensordict of the same metadata without entries; with ``recurse`` it has empty nested tensordicts.
+        """Return a tensordict with the same metadata and no entries; with ``recurse`` it has empty nested tensordicts.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).empty().batch_size
         torch.Size([3])

@@ -47,11 +47,11 @@ class Updating(InPlaceUpdating):
             clone: Whether tensors are copied.
             inplace: Whether values are written into entries that exist.
             non_blocking: Whether moves may be asynchronous.
-            keys_to_update: The keys to take; by default all.
+            keys_to_update: The keys to update; by default all.
             is_leaf: Node types that are stored as a whole rather than merged.
-            update_batch_size: Whether this tensordict takes the batch size of the source.
+            update_batch_size: Whether this tensordict gets the batch size of the source.
             ignore_lock: Whether entries of a locked tensordict may be replaced.
-            **kwargs: Entries by name; they follow those of ``input_dict_or_td``, which may be omitted.
+            **kwargs: Entries by name; they are stored after those of ``input_dict_or_td``, which may be omitted.
 
         Raises:
             RuntimeError: A value does not fit the batch size, or the tensordict is locked.

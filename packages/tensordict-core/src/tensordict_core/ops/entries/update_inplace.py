@@ -92,16 +92,17 @@ class InPlaceUpdating(Node):
         keys_to_update: Sequence[NestedKey] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Write the values of another tensordict or dictionary into the existing entries, all of them or none.
+        """Write the values of another tensordict or dictionary into the existing entries.
 
-        Locked tensordicts allow it. Keys and shapes are checked before anything is written.
+        Locked tensordicts allow it. Keys and shapes are checked before anything is written, so a call that raises
+        changes nothing.
 
         Args:
             input_dict_or_td: The tensordict or dictionary with the values, which broadcast to their entries.
             clone: Has no effect, because values are always copied.
             non_blocking: Whether copies between devices may be asynchronous.
-            keys_to_update: The keys to take; by default all.
-            **kwargs: Values by name; they follow those of ``input_dict_or_td``, which may be omitted.
+            keys_to_update: The keys to update; by default all.
+            **kwargs: Values by name; they are written after those of ``input_dict_or_td``, which may be omitted.
 
         Raises:
             KeyError: The source has a tensor or a nested tensordict that this tensordict lacks. Non-tensor values that

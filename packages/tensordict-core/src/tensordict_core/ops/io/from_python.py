@@ -102,9 +102,10 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
 
     Args:
         d: The dictionary. Keys are strings or nested keys (tuples).
-        auto_batch_size: Whether the batch size is the longest that all entries share; by default it is empty.
-        batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
-        device: Where every entry is moved.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all entries share; by default it is
+            empty.
+        batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
+        device: The device to which every entry is moved.
         batch_size: The batch size, of nested tensordicts too.
         names: A name (or ``None``) for each batch dimension.
 
@@ -135,8 +136,8 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
     Args:
         input: The list; elements that are lists add dimensions.
         auto_batch_size: Whether the batch size grows to the longest that all entries share.
-        batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
-        device: Where every entry is moved.
+        batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
+        device: The device to which every entry is moved.
         batch_size: The batch size of the stack.
         names: A name (or ``None``) for each batch dimension.
         lazy: ``True`` returns a lazy stack, ``False`` a dense one; by default the result is dense if the elements
@@ -194,9 +195,9 @@ def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
 
     Args:
         obj: The structure.
-        auto_batch_size: Whether the batch size is the longest that all entries share.
-        batch_dims: The most batch dimensions to take.
-        device: Where every entry is moved.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all entries share.
+        batch_dims: The maximum number of batch dimensions.
+        device: The device to which every entry is moved.
         batch_size: The batch size.
         names: A name (or ``None``) for each batch dimension.
 
@@ -265,9 +266,9 @@ def from_tuple(obj: tuple[Any, ...], **options: Unpack[BuildOptions]) -> Any:
 
     Args:
         obj: The tuple; its elements may be any structure that ``from_any`` takes.
-        auto_batch_size: Whether the batch size is the longest that all entries share.
-        batch_dims: The most batch dimensions to take.
-        device: Where every entry is moved.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all entries share.
+        batch_dims: The maximum number of batch dimensions.
+        device: The device to which every entry is moved.
         batch_size: The batch size.
         names: A name (or ``None``) for each batch dimension.
 
@@ -291,9 +292,9 @@ def from_namedtuple(named_tuple: Any, **options: Unpack[BuildOptions]) -> Any:
     Args:
         named_tuple: The named tuple, or the result of a function such as ``torch.max``; its fields may hold any
             structure that ``from_any`` takes.
-        auto_batch_size: Whether the batch size is the longest that all entries share.
-        batch_dims: The most batch dimensions to take.
-        device: Where every entry is moved.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all entries share.
+        batch_dims: The maximum number of batch dimensions.
+        device: The device to which every entry is moved.
         batch_size: The batch size.
         names: A name (or ``None``) for each batch dimension.
 
@@ -328,10 +329,10 @@ def from_dataclass(
         dataclass: The instance; its fields may hold any structure that ``from_any`` takes. With ``as_tensorclass`` it
             may be a dataclass type, whose tensorclass is returned.
         dest_cls: The tensorclass of the result.
-        auto_batch_size: Whether the batch size is the longest that all entries share.
-        batch_dims: The most batch dimensions to take.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all entries share.
+        batch_dims: The maximum number of batch dimensions.
         as_tensorclass: Whether the result is a tensorclass of the same fields.
-        device: Where every entry is moved.
+        device: The device to which every entry is moved.
         batch_size: The batch size.
         names: A name (or ``None``) for each batch dimension.
 
@@ -362,7 +363,7 @@ def from_dataclass(
 
 
 def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> Any:
-    """Return a tensordict with one value under several keys.
+    """Return a tensordict with the same value under several keys.
 
     Args:
         keys: The keys.
@@ -390,8 +391,8 @@ def make_tensordict(
     Args:
         input_dict: The dictionary.
         batch_size: The batch size.
-        device: Where every entry is moved.
-        auto_batch_size: Whether the batch size is the longest that all entries share.
+        device: The device to which every entry is moved.
+        auto_batch_size: Whether the batch size is the longest shape prefix that all entries share.
         **kwargs: More entries by name.
 
     >>> from tensordict_core import make_tensordict
@@ -410,7 +411,7 @@ def merge_tensordicts(
 
     Args:
         *tensordicts: At least two tensordicts; the batch size is that of the first.
-        callback_exist: Combines the values under one key: a function that is called with them in order, or a mapping
+        callback_exist: A function that combines the values under one key and is called with them in order, or a mapping
             from keys to such functions.
 
     Raises:

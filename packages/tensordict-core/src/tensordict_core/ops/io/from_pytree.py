@@ -38,7 +38,7 @@ def from_pytree(
         pytree: The pytree; leaves are tensors, numbers, or anything else as non-tensor data.
         batch_size: The batch size.
         auto_batch_size: Whether the batch size is the longest that all leaves share.
-        batch_dims: The most batch dimensions to take.
+        batch_dims: The maximum number of batch dimensions.
 
     Returns:
         The tensordict; a leaf is returned unchanged.

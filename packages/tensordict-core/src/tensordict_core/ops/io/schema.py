@@ -65,7 +65,7 @@ class Schemas(Node):
             storage: ``None`` for memory, ``"shared"`` for shared memory, ``"memmap"`` for memory-mapped files; with
                 ``tensordict-store``, ``"h5"`` and ``"zarr"`` for a file, ``"redis"`` and ``"dragonfly"`` for a server.
             prefix: The folder of the memory-mapped files, by default anonymous ones; the prefix of names on a server.
-            device: Where the tensors lie; for a store, where tensors that are read lie.
+            device: The device of the tensors; for a store, that of tensors that are read.
             **kwargs: For a store: ``filename`` or ``host`` and ``port``, and how entries are stored.
 
         Raises:
@@ -117,8 +117,8 @@ class Schemas(Node):
         Args:
             struct_array: The array; structured fields become nested tensordicts.
             auto_batch_size: Whether the batch size is the longest that all entries share.
-            batch_dims: The most batch dimensions that ``auto_batch_size`` takes.
-            device: Where every entry is moved.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+            device: The device to which every entry is moved.
             batch_size: The batch size; by default the shape of the array.
 
         Raises:

@@ -166,13 +166,13 @@ class Conversion(Node):
         return out
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """Return an unlocked copy with a `TensorDict` at every level, whatever the types of the containers.
+        """Return an unlocked copy in which every container is replaced by a `TensorDict`.
 
         Args:
             retain_none: ``False`` drops the entries that are ``None``; by default they are kept.
 
         Raises:
-            RuntimeError: A lazy stack has entries of several shapes under one key.
+            RuntimeError: A lazy stack has entries of different shapes under one key.
 
         >>> from tensordict_core import lazy_stack
         >>> td = lazy_stack([TensorDict({"a": 1}), TensorDict({"a": 2})])
@@ -240,10 +240,11 @@ class Conversion(Node):
 
         Args:
             input_dict: The dictionary. Keys are strings or nested keys (tuples).
-            auto_batch_size: Whether the batch size is the longest that all entries share; by default it is empty.
+            auto_batch_size: Whether the batch size is the longest shape prefix that all entries share; by default it is
+                empty.
             batch_size: The batch size, of nested tensordicts too.
-            device: Where every entry is moved.
-            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            device: The device to which every entry is moved.
+            batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
             names: A name (or ``None``) for each batch dimension.
 
         Raises:
@@ -257,14 +258,14 @@ class Conversion(Node):
 
     @with_options(build.BuildOptions, None)
     def from_dict_instance(self, input_dict: Mapping[Any, Any] | Any, **options: Unpack[build.BuildOptions]) -> Any:
-        """Return a tensordict of a dictionary whose nested dictionaries become containers of the types used here.
+        """Return a tensordict of a dictionary, with containers of the types that this one has under the same keys.
 
         Args:
             input_dict: The dictionary.
-            auto_batch_size: Whether the batch size is the longest that all entries share.
+            auto_batch_size: Whether the batch size is the longest shape prefix that all entries share.
             batch_size: The batch size.
-            device: Where every entry is moved.
-            batch_dims: The most batch dimensions to take.
+            device: The device to which every entry is moved.
+            batch_dims: The maximum number of batch dimensions.
             names: A name (or ``None``) for each batch dimension.
 
         >>> td = TensorDict({"a": torch.zeros(3)}, [3])
@@ -298,8 +299,8 @@ class Conversion(Node):
                 can be stacked.
             auto_batch_size: Whether the batch size grows to the longest that all entries share.
             batch_size: The batch size of the stack.
-            device: Where every entry is moved.
-            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            device: The device to which every entry is moved.
+            batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
             names: A name (or ``None``) for each batch dimension.
 
         Raises:
@@ -321,8 +322,8 @@ class Conversion(Node):
             obj: The structure; tensors and other values without fields are returned unchanged.
             auto_batch_size: Whether the batch size grows to the longest that all entries share.
             batch_size: The batch size.
-            device: Where every entry is moved.
-            batch_dims: The most batch dimensions to take; implies ``auto_batch_size`` unless that is ``False``.
+            device: The device to which every entry is moved.
+            batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
             names: A name (or ``None``) for each batch dimension.
 
         >>> TensorDict.from_any({"a": (1, 2)})["a", "1"]

@@ -95,7 +95,7 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     Args:
         input: The tensordicts.
         dim: Where the new dimension goes.
-        out: A tensordict that the result is written into.
+        out: A tensordict into which the result is written.
 
     Raises:
         RuntimeError: Batch sizes, keys or shapes differ; ``lazy_stack`` and ``maybe_dense_stack`` allow that.
@@ -169,7 +169,7 @@ def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     Args:
         input: The tensordicts; their batch sizes may differ in ``dim`` only.
         dim: The batch dimension.
-        out: A tensordict that the result is written into.
+        out: A tensordict into which the result is written.
 
     Raises:
         KeyError: Keys differ.
@@ -210,7 +210,7 @@ def lazy_stack(
     Args:
         input: The tensordicts; entries may differ in shape and keys.
         dim: Where the new dimension goes.
-        out: A tensordict that the result is written into.
+        out: A tensordict into which the result is written.
         stack_dim_name: The name of the new dimension.
         strict_shape: Whether the tensordicts must have one batch size; otherwise sizes that differ read as -1.
 
@@ -243,7 +243,7 @@ def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) ->
     Args:
         input: The tensordicts.
         dim: Where the new dimension goes.
-        out: A tensordict that the result is written into.
+        out: A tensordict into which the result is written.
 
     >>> type(maybe_dense_stack([TensorDict({"a": torch.zeros(n)}) for n in (2, 3)])).__name__
     'LazyStackedTensorDict'
