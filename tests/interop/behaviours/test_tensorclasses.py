@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
-from typing import Any, ClassVar, NotRequired, Optional
+from typing import Any, ClassVar, NotRequired, Optional, get_type_hints
 
 import numpy as np
 import pytest
@@ -263,3 +263,86 @@ def test_subclasses_of_a_tensordict_keep_their_type() -> None:
         return [type(one).__name__ for one in (*results, sub.unflatten_keys(), cls.from_dict({"a": 1}), sub["n"])]
 
     assert_same(call)
+
+
+# constructors, hints and stacks
+
+
+def labelled(lib: Any) -> Any:
+    return made(lib.TensorClass, {"x": Tensor, "label": str}, label="z")
+
+
+def stack_of(lib: Any) -> Any:
+    cls = labelled(lib)
+    return cls, lib.lazy_stack([cls(torch.zeros(2)), cls(torch.ones(2), "q")])
+
+
+def test_a_keyword_that_is_no_field() -> None:
+    assert_same(lambda lib: labelled(lib)(torch.zeros(2), typo=3))
+    assert_same(lambda lib: dataclasses.replace(labelled(lib)(torch.zeros(2)), typo=3))
+
+
+def test_the_base_has_no_instances() -> None:
+    assert_same(lambda lib: lib.TensorClass())
+
+
+def test_type_hints_are_those_of_the_fields() -> None:
+    assert_same(lambda lib: get_type_hints(labelled(lib)))
+
+
+@pytest.mark.parametrize("flags", ["autocast", ("nocast", "frozen")])
+def test_the_name_of_a_class_with_flags(flags: Any) -> None:
+    assert_same(lambda lib: lib.TensorClass[flags].__name__)
+
+
+@pytest.mark.parametrize("position", [0, 1, -1, None])
+def test_instances_are_added_to_a_lazy_stack(position: int | None) -> None:
+    def call(lib: Any) -> Any:
+        cls, stack = stack_of(lib)
+        new = cls(torch.full((2,), 5.0), "new")
+        _ = stack.append(new) if position is None else stack.insert(position, new)
+        return stack.batch_size, stack.stack_dim, stack.x, stack.label
+
+    assert_same(call)
+
+
+def test_an_instance_of_another_size_is_not_added_to_a_lazy_stack() -> None:
+    def call(lib: Any) -> Any:
+        cls, stack = stack_of(lib)
+        stack.append(cls(torch.zeros(2), batch_size=[2]))
+
+    assert_same(call)
+
+
+def test_a_dense_instance_is_no_lazy_stack() -> None:
+    for name in ("append", "insert", "stack_dim", "tensordicts"):
+        assert_same(lambda lib, name=name: hasattr(labelled(lib)(torch.zeros(2)), name))
+
+
+# state dicts
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("more", [{}, {"typo": torch.zeros(1)}])
+def test_a_plain_state_dict_without_values(more: dict[str, Any], strict: bool) -> None:
+    def call(lib: Any) -> Any:
+        instance = labelled(lib)(torch.zeros(2), "mine")
+        instance.load_state_dict({"x": torch.ones(2), **more}, strict=strict)
+        return instance.x, instance.label
+
+    assert_same(call)
+
+
+def test_the_state_dict_of_the_reference_loads() -> None:
+    theirs = labelled(THEIRS)(torch.ones(2), "theirs")
+    ours = labelled(OURS)(torch.zeros(2), "ours")
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.x.tolist() == [1.0, 1.0] and ours.label == "theirs"
+
+
+def test_a_dataclass_with_other_fields_does_not_become_an_instance() -> None:
+    @dataclasses.dataclass
+    class Plain:
+        y: Tensor
+
+    assert_same(lambda lib: labelled(lib).from_dataclass(Plain(torch.zeros(2))))

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tensordict_class import errors
 from tensordict_class.casting import Annotation, check_tensor_type, rule_for
@@ -19,7 +19,7 @@ from tensordict_class.constructors import add_constructors
 from tensordict_class.derive import convert_dataclass
 from tensordict_class.fields import Declaration, declare, install_readers
 from tensordict_class.flags import BRACKET_FLAGS, NO_FLAGS, Flags, flagged
-from tensordict_class.forward import make_known
+from tensordict_class.forward import Forwarding, hide_annotations, make_known
 from tensordict_class.instance import Instance
 from tensordict_class.shadow import reach_past
 from tensordict_class.transform import Constructed, Transforming
@@ -74,6 +74,17 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
 
     __expected_keys__: ClassVar[set[str]]
     """The names of the fields; subclasses of this class have it."""
+
+    if not TYPE_CHECKING:  # type checkers derive constructors from the annotations
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            """Raise an error for this class, which has no fields; subclasses have their own constructor.
+
+            Raises:
+                NotImplementedError: The class is `TensorClass` itself.
+            """
+            if type(self) is TensorClass:
+                raise errors.no_fields()
 
     def __init_subclass__(
         cls,
@@ -153,6 +164,9 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
         """
         instance: Self = convert_dataclass(dataclass, TensorClass, dest_cls=cls, **kwargs)
         return instance
+
+
+hide_annotations(TensorClass, Instance, Forwarding)
 
 
 def _inherited(cls: type[Any]) -> Flags:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tensordict_class import errors
 from tensordict_class.fields import Declaration
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, as_batch_size, as_device, as_names, dense, dense_locked
@@ -27,6 +28,10 @@ WRITTEN = "__written_by_tensorclass__"
 """The attribute that marks a generated ``__init__``."""
 
 
+_UNKNOWN = "__unknown_arguments"
+"""The parameter that takes keyword arguments that are no fields."""
+
+
 _CONSTANTS = {bool, int, float, str, bytes, type(None)}
 
 
@@ -38,6 +43,15 @@ class _Factory:
 
     def __repr__(self) -> str:
         return "<factory>"
+
+
+def _refuse(self: Any, unknown: dict[str, Any]) -> None:
+    """Raises an error for keyword arguments that are no fields.
+
+    Raises:
+        UnexpectedArgumentError: Always; it is a `TypeError` and an `AttributeError`.
+    """
+    raise errors.unexpected_arguments(type(self), unknown, type(self)._rules)
 
 
 def start(
@@ -125,9 +139,11 @@ def write_init(
     meta = [name for name in META_ARGUMENTS if name not in names]
     keywords += [f"{name}=False" if name == "lock" else f"{name}=None" for name in meta]
     passed = ", ".join(name if name in meta else "None" for name in META_ARGUMENTS)
-    arguments = ", ".join(["self", *positional, *(["*", *keywords] if keywords else [])])
+    arguments = ", ".join(["self", *positional, *(["*", *keywords] if keywords else []), f"**{_UNKNOWN}"])
+    scope["_refuse"] = _refuse
     lines = [
         f"def __init__({arguments}):",
+        f"    if {_UNKNOWN}: _refuse(self, {_UNKNOWN})",
         *made,
         f"    _start(self, {{{', '.join(values)}}}, {passed}, {casts}, {frozen})",
     ]
@@ -138,11 +154,12 @@ def write_init(
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__module__ = cls.__module__
     setattr(init, WRITTEN, True)
-    if given := scope.get("_given"):
-        signature = inspect.signature(init)
-        shown = [p.replace(default=given.get(name, p.default)) for name, p in signature.parameters.items()]
-        vars(init)["__signature__"] = signature.replace(parameters=shown)
     init.__annotations__ = {f.name: f.type for f in declaration.arguments if f.init} | {"return": None}
+    given = scope.get("_given", {})
+    signature = inspect.signature(init)
+    accepted = [parameter for parameter in signature.parameters.values() if parameter.name != _UNKNOWN]
+    shown = [parameter.replace(default=given.get(parameter.name, parameter.default)) for parameter in accepted]
+    vars(init)["__signature__"] = signature.replace(parameters=shown)
     return init
 
 

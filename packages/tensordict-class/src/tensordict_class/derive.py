@@ -12,6 +12,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol
 
+from tensordict_class import errors
 from tensordict_class.construct import WRITTEN
 from tensordict_class.fields import has_no_default
 from tensordict_core import TensorDict
@@ -139,6 +140,10 @@ def convert_dataclass(
         batch_dims: The maximum number of batch dimensions.
         batch_size: The batch size.
         **flags: The flags of the new class.
+
+    Raises:
+        TypeError: The object is not a dataclass.
+        ValueError: ``dest_cls`` lacks a field.
     """
     if not dataclasses.is_dataclass(obj):
         raise TypeError(
@@ -158,6 +163,8 @@ def convert_dataclass(
 
     cls = _class_of(type(obj), base, given, inplace) if dest_cls is None else dest_cls
     values = {field.name: converted(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
+    if foreign := values.keys() - getattr(cls, "_rules", values).keys():
+        raise errors.foreign_keys(cls, foreign, cls._rules)
     return make_instance(cls, values, batch_size, device, auto_batch_size, batch_dims)
 
 

@@ -29,6 +29,14 @@ class ListLengthError(ValueError, RuntimeError):
     """A list of values does not have one value for each row."""
 
 
+class UnexpectedArgumentError(TypeError, AttributeError):
+    """A constructor got a keyword argument that is no field."""
+
+
+class StateKeyError(KeyError, RuntimeError):
+    """A state dict has an entry that is no field."""
+
+
 class UnknownFieldError(AttributeError, ValueError):
     """A name is neither a field nor another attribute."""
 
@@ -47,6 +55,21 @@ def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], action: 
         f"{cls.__name__} {action} attribute or field {name!r}; its fields are {_shown(fields)}: "
         "declare it as one of them in the class",
         name=name,
+    )
+
+
+def no_fields() -> NotImplementedError:
+    """Makes the error for a call of `TensorClass` itself."""
+    return NotImplementedError(
+        "TensorClass has no fields and no instances; define a subclass with annotated fields, and call that"
+    )
+
+
+def unexpected_arguments(cls: type[Any], names: Iterable[str], fields: Iterable[str]) -> UnexpectedArgumentError:
+    """Makes the error for keyword arguments of a constructor that are no fields."""
+    return UnexpectedArgumentError(
+        f"{cls.__name__}.__init__() got an unexpected keyword argument {_shown(names)}; its fields are "
+        f"{_shown(fields)}: declare it as one of them in the class"
     )
 
 
@@ -108,6 +131,14 @@ def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> 
     return ValueError(
         f"the keys {_shown(sorted(keys))} are not fields of {cls.__name__}, whose fields are "
         f"{_shown(fields)}; exclude or rename them first"
+    )
+
+
+def foreign_state(cls: type[Any], names: Iterable[str], fields: Iterable[str]) -> StateKeyError:
+    """Makes the error for entries of a state dict that are no fields."""
+    return StateKeyError(
+        f"the state dict has the unexpected entries {_shown(names)}, which are no fields of {cls.__name__}, whose "
+        f"fields are {_shown(fields)}; remove them, or pass strict=False to ignore them"
     )
 
 

@@ -58,4 +58,5 @@ BRACKET_FLAGS = tuple(name for name in Flags._fields if name != "cast_filter")
 def flagged(cls: Any, flags: tuple[str, ...]) -> type[Any]:
     """Makes a subclass with flags, for brackets: ``TensorClass["frozen"]``."""
     body = {"__module__": cls.__module__, "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]"}
-    return types.new_class(cls.__name__, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))
+    name = "_".join([cls.__name__, *flags])
+    return types.new_class(name, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))

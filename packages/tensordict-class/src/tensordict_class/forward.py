@@ -30,7 +30,7 @@ from tensordict_core.extension import (
     type_name,
 )
 
-__all__ = ["Forwarding", "make_known"]
+__all__ = ["Forwarding", "hide_annotations", "make_known"]
 
 
 def _forwarded(name: str) -> Any:
@@ -319,6 +319,12 @@ for _name in (
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
 ):
     setattr(Forwarding, _name, _forwarded_operation(_name))
+
+
+def hide_annotations(*classes: type[Any]) -> None:
+    """Removes the annotations of classes, so that ``typing.get_type_hints`` of a subclass has its fields only."""
+    for cls in classes:
+        cls.__annotations__ = {}
 
 
 def make_known(cls: Any) -> None:

@@ -17,6 +17,8 @@ from tensordict_class.casting import Annotation, Rule, class_of
 from tensordict_class.fields import Declaration, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
+from tensordict_class.stacks import STACK_MEMBERS, stack_member
+from tensordict_class.state import loadable_state
 from tensordict_core import NO_DEFAULT, NestedKey, TensorDict, TensorDictBase, is_non_tensor
 from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, with_options
 
@@ -80,9 +82,14 @@ class Instance(Forwarding):
     if not TYPE_CHECKING:  # for type checkers, these would allow every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Raise Python's own error; programs read this method from the class, to call it from their own."""
-            if is_compiling():  # Dynamo does not trace the other call
+            """Read a member of the wrapped lazy stack, or raise Python's own error.
+
+            Programs read this method from the class, to call it from their own.
+            """
+            if is_compiling():  # Dynamo does not trace the other calls
                 raise AttributeError(name)
+            if name in STACK_MEMBERS and self._tensordict._is_lazy_stack:
+                return stack_member(self, name)
             return object.__getattribute__(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -385,9 +392,14 @@ class Instance(Forwarding):
 
         Args:
             state_dict: The state dict.
-            strict: Whether the fields must be those that are set.
+            strict: Whether the fields must be those that are set; otherwise others are ignored. A non-tensor field
+                keeps its value if the state dict has none, as those of the reference without their ``_metadata``.
             assign: Whether the values replace the entries instead of being copied into them.
             from_flatten: Whether nested keys are joined by dots; by default if a key has a dot.
+
+        Raises:
+            StateKeyError: A key is no field, and ``strict`` is true; it is a `KeyError` and a `RuntimeError`.
+            RuntimeError: A tensor field that is set is missing, and ``strict`` is true.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -397,7 +409,8 @@ class Instance(Forwarding):
         tensor([1., 1.])
         """
         if "_tensordict" not in state_dict:
-            return super().load_state_dict(state_dict, strict, assign, from_flatten)
+            state = loadable_state(self, state_dict, strict)
+            return super().load_state_dict(state, strict, assign, from_flatten)
         values = state_dict.get("_non_tensordict") or {}
         super().load_state_dict(state_dict["_tensordict"], strict and not values, assign, from_flatten)
         for name, value in values.items():
