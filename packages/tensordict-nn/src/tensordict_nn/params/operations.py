@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,41 +16,39 @@ from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained
 __all__ = ["add_operations"]
 
 
-def _on_values(name: str) -> Any:
-    """Makes the in-place operation ``name``, which changes the values of the parameters."""
+def _method(name: str, around: Callable[..., Any]) -> Any:
+    """Makes the method ``name`` of parameters: a call of ``around`` with the general operation and the arguments."""
     general = getattr(TensorDictBase, name)
 
     @functools.wraps(general)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad():
-            leaves = self._leaves()
-            # Dynamo sees tied tensors as different ones
-            if len({*leaves}) == len(leaves) and not is_compiling():
-                return general(self, *args, **kwargs)
-            changed = self._now().clone()  # so that tied weights are changed once
-            general(changed, *args, **kwargs)
-            self.update_(changed)
-            return self
+        return around(general, self, *args, **kwargs)
 
     method.__qualname__ = f"TensorDictParams.{name}"
     return method
 
 
-def _rewrapped(name: str) -> Any:
-    """Makes the operation ``name``, whose results are parameters."""
-    general = getattr(TensorDictBase, name)
+def _on_values(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs an in-place operation, which changes the values of the parameters."""
+    with torch.no_grad():
+        leaves = params._leaves()
+        # Dynamo sees tied tensors as different ones
+        if len({*leaves}) == len(leaves) and not is_compiling():
+            return general(params, *args, **kwargs)
+        changed = params._now().clone()  # so that tied weights are changed once
+        general(changed, *args, **kwargs)
+        params.update_(changed)
+        return params
 
-    @functools.wraps(general)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = general(self, *args, **kwargs)
-        if not isinstance(result, TensorDict):
-            return result
-        made = _again(self, result)
-        made._last_exit = result._last_exit  # a context manager of the result writes back into these parameters
-        return made
 
-    method.__qualname__ = f"TensorDictParams.{name}"
-    return method
+def _rewrapped(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs an operation whose results are parameters."""
+    result = general(params, *args, **kwargs)
+    if not isinstance(result, TensorDict):
+        return result
+    made = _again(params, result)
+    made._last_exit = result._last_exit  # a context manager of the result writes back into these parameters
+    return made
 
 
 def _again(params: Any, td: Any) -> Any:
@@ -78,32 +77,24 @@ def _again(params: Any, td: Any) -> Any:
     return made.lock_() if params._locked else made
 
 
-def _tied(name: str) -> Any:
-    """Makes the cast ``name``, whose result has one tensor for a parameter under several keys."""
-    general = getattr(TensorDictBase, name)
-
-    @functools.wraps(general)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = general(self, *args, **kwargs)
-        leaves = self._leaves()
-        if len({*leaves}) == len(leaves) or is_compiling():
-            return result
-        made: dict[Tensor, Tensor] = {}
-        casts = [made.setdefault(leaf, cast) for leaf, cast in zip(leaves, result._leaves(), strict=True)]
-        return result._rebuild(iter(casts), SAME)
-
-    method.__qualname__ = f"TensorDictParams.{name}"
-    return method
+def _tied(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs a cast, whose result has one tensor for a parameter under several keys."""
+    result = general(params, *args, **kwargs)
+    leaves = params._leaves()
+    if len({*leaves}) == len(leaves) or is_compiling():
+        return result
+    made: dict[Tensor, Tensor] = {}
+    casts = [made.setdefault(leaf, cast) for leaf, cast in zip(leaves, result._leaves(), strict=True)]
+    return result._rebuild(iter(casts), SAME)
 
 
 def add_operations(cls: type[Any]) -> None:
     """Adds the operations that are others than those of plain tensordicts to the class of parameters."""
+    around = dict.fromkeys(("apply_", "fill_", "masked_fill_", "zero_"), _on_values)  # operations without a record
     for spec in operations():
         if spec.parameters == "data" and hasattr(TensorDictBase, spec.name):
-            setattr(cls, spec.name, _on_values(spec.name))
+            around[spec.name] = _on_values
         elif spec.family == "cast":
-            setattr(cls, spec.name, _tied(spec.name))
-    for name in ("apply_", "fill_", "masked_fill_", "zero_"):  # operations without a record
-        setattr(cls, name, _on_values(name))
-    for name in ("to", "cpu", "cuda"):
-        setattr(cls, name, _rewrapped(name))
+            around[spec.name] = _tied
+    for name, function in (around | dict.fromkeys(("to", "cpu", "cuda"), _rewrapped)).items():
+        setattr(cls, name, _method(name, function))
