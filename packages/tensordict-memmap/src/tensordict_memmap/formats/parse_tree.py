@@ -7,7 +7,6 @@ unpickled here. Leaves whose file is missing or has another size are found when 
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 import orjson
@@ -17,7 +16,19 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS, SHAPES, encode_key, is_escape
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.dtypes import dtype_from_name, is_possible
-from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, are_names, find_class, show
+from tensordict_memmap.schema.node import (
+    WRAPPED,
+    Dense,
+    Leaf,
+    Node,
+    Parts,
+    Path,
+    Value,
+    are_names,
+    find_class,
+    nearest,
+    show,
+)
 from tensordict_memmap.schema.plan import LAZY
 
 __all__ = ["Folder", "damaged", "parse"]
@@ -159,10 +170,8 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
             for name, about in table.items()
             if isinstance(about, dict) and _is_entry(about)
         ]
-        near = ", ".join(map(repr, get_close_matches(only[0], names, 3) or sorted(names)[:10])) or "none"
-        raise KeyError(
-            f"no entry {only[0]!r} was saved {f'under {show(key)}' if key else 'there'}; the nearest are {near}"
-        )
+        place = f"under {show(key)}" if key else "there"
+        raise KeyError(f"no entry {only[0]!r} was saved {place}; the nearest are {nearest(only[0], names)}")
     return node
 
 

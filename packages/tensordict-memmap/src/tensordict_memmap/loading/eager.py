@@ -17,6 +17,7 @@ import torch
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.mounts import is_on_network
+from tensordict_memmap.schema.node import nearest
 from tensordict_memmap.tensor.mapping import Place, places_of
 
 __all__ = ["in_memory", "is_worth_reading", "prefetch"]
@@ -152,7 +153,7 @@ def prefetch(td: Any, *keys: Any) -> Any:
     chosen = [td] if not keys else [td.get(key, None) for key in keys]
     for key, entry in zip(keys, chosen, strict=False):
         if entry is None:
-            raise KeyError(f"there is no entry {key!r} to read ahead; there are {sorted(map(str, td.keys()))[:10]}")
+            raise KeyError(f"there is no entry {key!r} to read ahead; the nearest are {nearest(str(key), td.keys())}")
     tensors = [tensor for entry in chosen for tensor in _tensors(entry) if tensor.is_contiguous()]
     for tensor, place in zip(tensors, places_of(tensors), strict=True):
         if place is not None and place.filename:

@@ -38,7 +38,7 @@ from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.loading.unpickle import unpickle
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.schema.build import build, remember_file
-from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, nodes, show
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, nearest, nodes, show
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import prune, row_runs, select, take_rows
 from tensordict_memmap.storage import ownership
@@ -151,9 +151,8 @@ def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
         for name in request.only:
             chosen = _entry(chosen, name)
         if chosen is None:
-            raise KeyError(
-                f"no entry {show(request.only)} was saved there; there are {sorted(map(str, whole.keys()))[:10]}"
-            )
+            near = nearest(request.only[0], whole.keys())
+            raise KeyError(f"no entry {show(request.only)} was saved there; the nearest are {near}")
     if request.selection is not None:
         if isinstance(chosen, torch.Tensor):
             raise _keys_of_a_tensor()
@@ -352,7 +351,7 @@ def _below(node: Node | Leaf, key: str) -> Node | Leaf:
         node = node.parts[WRAPPED]
     table: dict[str, Any] = node.entries if isinstance(node, Dense) else node.parts if isinstance(node, Parts) else {}
     if key not in table:
-        raise KeyError(f"no entry {key!r} was saved there; there are {sorted(table)[:10]}")
+        raise KeyError(f"no entry {key!r} was saved there; the nearest are {nearest(key, table)}")
     found: Node | Leaf = table[key]
     return found
 

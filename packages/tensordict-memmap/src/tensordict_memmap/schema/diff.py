@@ -15,12 +15,11 @@ import torch
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
 from tensordict_core.extension import Meta
 from tensordict_core.extension import Node as TensorNode
-from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, Value, nodes, show
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, Value, listed, nodes, show
 from tensordict_memmap.schema.plan import LAZY, plan
 
 __all__ = ["Report", "differences", "fit", "plain", "refuse", "table", "write"]
 
-_SHOWN = 20
 
 Key = str | Path
 
@@ -88,29 +87,24 @@ class Report:
 
     def _lines(self) -> Iterator[str]:
         if self.missing:
-            yield "missing: " + _listed(map(_dotted, self.missing))
+            yield "missing: " + listed(map(_dotted, self.missing))
         if self.unexpected:
-            yield "unexpected: " + _listed(map(_dotted, self.unexpected))
+            yield "unexpected: " + listed(map(_dotted, self.unexpected))
         if self.shapes:
-            yield "shape mismatch: " + _listed(
+            yield "shape mismatch: " + listed(
                 f"{_dotted(key)} has {list(found)}, expected {list(wanted)}"
                 for key, (found, wanted) in self.shapes.items()
             )
         if self.dtypes:
-            yield "dtype mismatch: " + _listed(
+            yield "dtype mismatch: " + listed(
                 f"{_dotted(key)} has {found}, expected {wanted}" for key, (found, wanted) in self.dtypes.items()
             )
         if self.values:
-            yield "value mismatch: " + _listed(map(_dotted, self.values))
+            yield "value mismatch: " + listed(map(_dotted, self.values))
 
 
 def _dotted(key: Key) -> str:
     return key if isinstance(key, str) else ".".join(key)
-
-
-def _listed(lines: Any) -> str:
-    shown = list(lines)
-    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
 
 
 def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool) -> Any:

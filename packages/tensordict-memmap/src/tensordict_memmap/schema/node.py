@@ -8,8 +8,9 @@ reads or writes a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from math import prod
 from typing import Any
 
@@ -32,6 +33,8 @@ __all__ = [
     "candidate_names",
     "find_class",
     "leaves",
+    "listed",
+    "nearest",
     "nodes",
     "outer_size",
     "registered_name",
@@ -46,6 +49,8 @@ STACKED = "_stacked"
 
 Path = tuple[str, ...]
 """A nested key."""
+
+_SHOWN = 20
 
 
 @dataclass(slots=True)
@@ -187,6 +192,26 @@ class Value:
 
 Node = Dense | Parts | Value
 Entry = Leaf | Node
+
+
+def nearest(name: str, names: Iterable[Any]) -> str:
+    """The names that are most like one that is missing, or the first of them, as errors list them.
+
+    >>> nearest("wieght", ["weight", "bias"]), nearest("x", [])
+    ("'weight'", 'none')
+    """
+    known = sorted(map(str, names))
+    return ", ".join(map(repr, get_close_matches(name, known, 3) or known[:10])) or "none"
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Lines side by side, as errors show them; of many, the number of the last ones.
+
+    >>> listed(["a", "b"]), listed("abcdefghijklmnopqrstuvwxyz")[-12:]
+    ('a, b', 't and 6 more')
+    """
+    shown = list(lines)
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
 
 
 def show(key: Path) -> str:

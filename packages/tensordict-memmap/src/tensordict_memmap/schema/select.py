@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 
-from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, show
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, nearest, show
 from tensordict_memmap.schema.plan import plan
 
 __all__ = ["Keys", "Rows", "Selection", "as_index", "keep", "prune", "row_runs", "select", "take_rows"]
@@ -79,9 +78,8 @@ class Selection:
         """
         for parts, used in zip(self.patterns, self._used, strict=True):
             if not used:
-                names = sorted({".".join(key) for key in known})
-                near = ", ".join(get_close_matches(".".join(parts), names, 3) or names[:10]) or "none"
-                raise KeyError(f"the pattern {show(parts)} in keys= matches no saved key; the nearest keys are {near}")
+                near = nearest(".".join(parts), {".".join(key) for key in known})
+                raise KeyError(f"the pattern {show(parts)} in keys= matches no saved key; the nearest are {near}")
 
 
 def _parts(pattern: Any) -> tuple[str, ...]:

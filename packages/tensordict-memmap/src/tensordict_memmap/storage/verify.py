@@ -21,7 +21,7 @@ from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import BLOCK, Extent, read_checksum
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, nodes, show
+from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, listed, nodes, show
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Manifest
 
@@ -29,8 +29,6 @@ __all__ = ["LEVELS", "Range", "check_level", "leaf_files", "open_sealed", "verif
 
 LEVELS = ("none", "size", "full")
 """The levels of verification, from least to most thorough."""
-
-_SHOWN = 20
 
 
 def check_level(verify: str) -> None:
@@ -191,7 +189,7 @@ def _open(one: Range) -> Descriptor | None:
 def without_checksum(names: Sequence[str], where: str) -> ValueError:
     """Returns the error for files without checksums."""
     return ValueError(
-        f"{where} has no checksum of {_list(names)}, and verify='full' requires one: it was saved without checksums, "
+        f"{where} has no checksum of {listed(names)}, and verify='full' requires one: it was saved without checksums, "
         "or opened with mode='r+'; save it with checksum=True, or load it with verify='size'"
     )
 
@@ -199,7 +197,7 @@ def without_checksum(names: Sequence[str], where: str) -> ValueError:
 def damaged(names: Sequence[str], where: str) -> ValueError:
     """Returns the error for files that differ from their checksums."""
     return ValueError(
-        f"checksum mismatch in {where} of {_list(names)}; restore {'it' if len(names) == 1 else 'them'} from another "
+        f"checksum mismatch in {where} of {listed(names)}; restore {'it' if len(names) == 1 else 'them'} from another "
         "copy, or load with verify='size' to read the damaged content"
     )
 
@@ -215,8 +213,3 @@ def _size(path: str, name: str) -> int:
 
 def _name(key: tuple[str, ...]) -> str:
     return f"key {show(key)}" if key else "the saved object"
-
-
-def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
