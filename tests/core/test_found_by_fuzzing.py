@@ -82,7 +82,7 @@ def test_logical_operators_work_on_elements_of_several_shapes(name: str) -> None
         assert torch.equal(part["a"], getattr(element["a"], name)(element["a"]))
 
 
-# values that are no tensors -------------------------------------------------------------------------------------------
+# values that are not tensors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("symbol", ["__eq__", "__ne__", "__lt__"])

@@ -62,7 +62,7 @@ def test_parameters_that_all_share_are_expanded():
 
 
 class WithExtra(nn.Linear):
-    """Has a state that is no tensor."""
+    """Has a state that is not a tensor."""
 
     extra = 0
 

@@ -1,4 +1,4 @@
-"""Lists of values that are no tensors: what is written into them reaches the tensordict that they were read from."""
+"""Lists of values that are not tensors: what is written into them reaches the tensordict that they were read from."""
 
 from __future__ import annotations
 

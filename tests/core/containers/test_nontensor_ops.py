@@ -1,4 +1,4 @@
-"""Values that are no tensors, position by position: chosen by a mask and compared, against plain Python lists."""
+"""Values that are not tensors, position by position: chosen by a mask and compared, against plain Python lists."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TARGETS = {
 
 
 def whole():
-    """Tensors of several blocks, of one, of a few bytes and of none, with a tie and values that are no tensors."""
+    """Tensors of several blocks, of one, of a few bytes and of none, with a tie and values that are not tensors."""
     torch.manual_seed(0)
     long = torch.randint(0, 255, (3, BLOCK - 1000), dtype=torch.uint8)
     return TensorDict(

@@ -370,7 +370,7 @@ def test_tensordicts_above_a_new_entry_are_made(tmp_path):
     td.make_memmap_from_tensor(("deep", "y"), torch.arange(3))
     again = TensorDict.load_memmap(tmp_path)
     assert again["deep", "er", "x"].sum() == 28 and again["deep", "y"].tolist() == [0, 1, 2]
-    with pytest.raises(RuntimeError, match="no tensordict"):
+    with pytest.raises(RuntimeError, match="not a tensordict"):
         td.make_memmap(("a", "b"), (3,))
     with pytest.raises(RuntimeError, match="batch size"):
         td.make_memmap(("new", "b"), (4,))

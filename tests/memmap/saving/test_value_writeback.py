@@ -1,4 +1,4 @@
-"""Values that are no tensors, changed in place in a saved tensordict: the files change too, wholly or not at all."""
+"""Values that are not tensors, changed in place in a saved tensordict: the files change too, wholly or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that are no tensors: their JSON forms give back the very value, and nothing is imported or run on the way."""
+"""Values that are not tensors: their JSON forms give back the very value, and nothing is imported or run on the way."""
 
 from __future__ import annotations
 

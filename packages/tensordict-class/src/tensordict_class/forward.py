@@ -231,7 +231,7 @@ class Forwarding(TensorCollection):
         return cls._shell(tensordict)
 
     def get_item_shape(self, key: Any) -> Any:
-        """The shape of a field; a size is no tuple of results that would be wrapped."""
+        """The shape of a field; a size is not a tuple of results to be wrapped."""
         return self._tensordict.get_item_shape(key)
 
     _nodes = _forwarded("_nodes")

@@ -24,7 +24,7 @@ class KeysDifferError(KeyError, RuntimeError):
 
 
 class NotAParameterError(TypeError, KeyError):
-    """An entry is no tensor and cannot become a parameter."""
+    """An entry is not a tensor and cannot become a parameter."""
 
 
 class NotCallableError(TypeError, NotImplementedError):

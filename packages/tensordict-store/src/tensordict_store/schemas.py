@@ -31,7 +31,7 @@ def from_schema(
         batch_size: The batch size; by default none.
         storage: ``"h5"``, ``"zarr"``, ``"redis"`` or ``"dragonfly"``.
         filename: The file or the zarr store.
-        device: Where tensors that are read lie.
+        device: The device of tensors that are read.
         **kwargs: Arguments of `PersistentTensorDict.from_dict` or of `TensorDictStore.from_schema`.
 
     Raises:

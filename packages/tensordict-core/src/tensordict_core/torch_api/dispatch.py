@@ -104,7 +104,7 @@ def with_out(name: str, result: Any, out: Any) -> Any:
     """Return the result of a function, or ``out`` with the result written into it.
 
     Raises:
-        TypeError: The function has several results, or one that is no tensordict.
+        TypeError: The function has several results, or one that is not a tensordict.
     """
     if out is not None and not (isinstance(result, Node) and isinstance(out, Node)):
         raise errors.unknown_argument(name, "out")

@@ -83,7 +83,7 @@ class MemmapDataset:
             durable: whether commits are synced to disk.
             existsok: whether an earlier save may be replaced.
             ragged: the keys of the columns whose entries differ in size by row: tensors that differ in the first
-                dimension, and values that are no tensors. A batch has a jagged tensor there, or a stack of values. The
+                dimension, and values that are not tensors. A batch has a jagged tensor there, or a stack of values. The
                 row ``like`` tells the dtype and the other dimensions, or whether the values are strings, bytes, or
                 others with a JSON form.
             ring: whether to keep the last ``capacity`` rows only: new rows take the place of the oldest ones.

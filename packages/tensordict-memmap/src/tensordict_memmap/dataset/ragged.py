@@ -1,4 +1,4 @@
-"""Ragged columns: entries whose first dimension differs by row, and values that are no tensors, stored as bytes.
+"""Ragged columns: entries whose first dimension differs by row, and values that are not tensors, stored as bytes.
 
 On disk, a ragged column is a jagged tensor: one file has the elements of all rows, one after the other, and a second
 one the shape of each row. A column of strings or other values is a jagged tensor of their bytes (``encoding.py``). Rows

@@ -1,4 +1,4 @@
-"""Values: entries of a state dict that are no tensors, as JSON; other objects only where pickling is allowed.
+"""Values: entries of a state dict that are not tensors, as JSON; other objects only where pickling is allowed.
 
 DCP's planners hand such an entry to a storage as a stream of ``torch.save``, and expect one for a load. The default
 planners are asked for the object itself, so that nothing is pickled for a save. For a load the stream is made in memory

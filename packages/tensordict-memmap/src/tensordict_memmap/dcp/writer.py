@@ -53,7 +53,7 @@ class TensorDictWriter(StorageWriter):
         durable: whether everything is synced to the disk before the save returns.
         existsok: whether an earlier checkpoint may be replaced.
         num_threads: the writer threads of each rank; by default those of the machine, divided by the ranks on it.
-        allow_pickle: whether entries that are no tensors and have no JSON form are stored as the bytes of
+        allow_pickle: whether entries that are not tensors and have no JSON form are stored as the bytes of
             ``torch.save``. They load only with ``allow_pickle=True`` in the reader, and `TensorDict.load` returns the
             bytes.
 

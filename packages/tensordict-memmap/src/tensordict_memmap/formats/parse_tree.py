@@ -108,9 +108,9 @@ def _record(document: bytes, key: Path, place: str, *, exact: bool = False) -> d
         except orjson.JSONDecodeError:
             record = nontensor.loads(document)
     except ValueError as error:
-        raise damaged(key, place, f"is no JSON ({error})") from None
+        raise damaged(key, place, f"is not JSON ({error})") from None
     if not isinstance(record, dict):
-        raise damaged(key, place, "is no JSON object")
+        raise damaged(key, place, "is not a JSON object")
     return record
 
 

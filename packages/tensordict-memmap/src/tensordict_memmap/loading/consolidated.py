@@ -71,7 +71,7 @@ def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
         try:
             record = nontensor.loads(syscalls.read_at(fd, length, size))
         except ValueError as error:
-            raise _no_such_file(where, f"its description is no JSON ({error})") from None
+            raise _no_such_file(where, f"its description is not JSON ({error})") from None
         end = end_of_leaves(record)
         exact: Exact = {}
         if type(end) is int and 0 <= end < size:

@@ -26,7 +26,7 @@ def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bo
 
     Raises:
         PickleNotAllowed: There is a pickled value, and none may be unpickled.
-        ValueError: A stack is no list of values.
+        ValueError: A stack is not a list of values.
     """
     pickled = [node for node in nodes(schema) if isinstance(node, Value) and node.pickle is not None]
     if allowed is None:
@@ -42,7 +42,7 @@ def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bo
         value.value = read(value)
         if value.stack:
             if not isinstance(value.value, list):
-                raise ValueError(f"{_place(value)} in {where} is no list of values; the file is damaged: save again")
+                raise ValueError(f"{_place(value)} in {where} is not a list of values; the file is damaged: save again")
             value.batch_size = nontensor.stack_size(value.value, value.batch_size)
 
 

@@ -114,7 +114,7 @@ def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tu
             return node, path[depth:], path
         if not isinstance(child, TensorCollection) or is_non_tensor(child):
             raise RuntimeError(
-                f"key {show(path)} is below key {show(path[: depth + 1])}, which is no tensordict; choose another key"
+                f"key {show(path)} is below {show(path[: depth + 1])}, which is not a tensordict; choose another key"
             )
         node = child._inmost()
     return node, path[-1:], path

@@ -73,7 +73,7 @@ class Target(ABC):
 
     @abstractmethod
     def create_group(self, name: str) -> Target:
-        """Create an empty group in place of what has the name."""
+        """Create an empty group replacing an existing object of that name."""
 
     @abstractmethod
     def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Writable:
@@ -81,7 +81,7 @@ class Target(ABC):
 
     @abstractmethod
     def put_value(self, name: str, value: Encoded) -> None:
-        """Create an array with encoded non-tensor data, in place of what has the name."""
+        """Create an array with encoded non-tensor data, replacing an existing object of that name."""
 
     @abstractmethod
     def set_facts(self, facts: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ class Group(Target):
 
     @abstractmethod
     def create_group(self, name: str) -> Group:
-        """Create an empty group in place of what has the name."""
+        """Create an empty group replacing an existing object of that name."""
 
     @abstractmethod
     def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Array:
@@ -133,7 +133,7 @@ class Group(Target):
 
     @abstractmethod
     def flush(self) -> None:
-        """Pass all writes to the operating system."""
+        """Write all buffered data to the operating system."""
 
     @abstractmethod
     def close(self) -> None:
@@ -141,4 +141,4 @@ class Group(Target):
 
     @abstractmethod
     def recipe(self) -> tuple[Any, ...]:
-        """Return a function and its arguments that open this group in another process."""
+        """Return a function and its arguments with which another process opens this group."""

@@ -1,8 +1,8 @@
 """Selections: an index as boxes of an array, which a store reads in few calls, and the rest that torch applies.
 
-A store reads boxes: a range of positions along every dimension. An index of integers and slices lies in one box. An
-index with tensors is cut along the dimension of its first tensor into runs of neighbouring positions; runs that are
-close to each other are read as one. What the boxes hold too much, torch removes by the residual index.
+A store reads boxes: a range of positions along every dimension. An index of integers and slices selects one box. An
+index with tensors is divided along the dimension of its first tensor into runs of adjacent positions; runs that are
+close to each other are read as one. The residual index then removes the positions that were read but not selected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Contiguous datasets: rows are read with the system's positioned reads, past HDF5 and its global lock.
+"""Contiguous datasets: rows are read with positioned reads of the system, bypassing HDF5 and its global lock.
 
-A dataset without chunks lies in one piece of the file. While nobody in this process writes the file, what HDF5 would
-return is what lies there. A selection of whole rows is one read a run; reads past the end of the file are errors.
+A dataset without chunks is one range of the file. While this process does not write the file, that range has the values
+that HDF5 would return. A selection of whole rows is one read per run; reads past the end of the file raise an error.
 """
 
 from __future__ import annotations

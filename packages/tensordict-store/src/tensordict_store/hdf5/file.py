@@ -1,4 +1,4 @@
-"""Files: opens HDF5 files with clear errors, and closes none that another process still writes."""
+"""Files: opens HDF5 files with clear errors; a file is not closed while another process still writes it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class File:
         if self.pid != os.getpid():
             raise RuntimeError(
                 f"the HDF5 file {self.path!r} was opened for writing before this process was forked, and two processes "
-                "that write through one open file destroy it; open it again in the process that writes"
+                "that write through one open file damage it; open it again in the process that writes"
             )
 
     def flush(self) -> None:

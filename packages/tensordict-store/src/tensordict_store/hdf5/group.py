@@ -242,7 +242,7 @@ class H5Group(Group):
         return bool(self.group.id.links.exists(name.encode())) if is_plain_name(name) else name in self.group
 
     def create_group(self, name: str) -> Group:
-        """Create an empty group in place of what has the name."""
+        """Create an empty group replacing an existing object of that name."""
         self._replaced(name)
         return H5Group(self.file, self.group.create_group(name, track_order=True), self.options)
 
@@ -314,7 +314,7 @@ class H5Group(Group):
         put_text(self.group, FACTS, json.dumps({key: fact for key, fact in facts.items() if key != "keys"}))
 
     def flush(self) -> None:
-        """Pass all writes to the operating system."""
+        """Write all buffered data to the operating system."""
         self.file.flush()
 
     def close(self) -> None:
@@ -323,7 +323,7 @@ class H5Group(Group):
             self.file.handle.close()
 
     def recipe(self) -> tuple[Any, ...]:
-        """Return a function and its arguments that open this group in another process."""
+        """Return a function and its arguments with which another process opens this group."""
         self.file.check_open()
         self.file.flush()
         return _open_again, (self.file.path, self.file.mode, self.file.locking, self.group.name, self.options)
@@ -333,7 +333,7 @@ def open_group(filename: Any, group: Any, mode: str, locking: Any, options: dict
     """Open a file and return its root group; or return a group that is open.
 
     Raises:
-        TypeError: ``group`` is no group of h5py.
+        TypeError: ``group`` is not an h5py group.
     """
     if group is None:
         file = open_file(filename, mode, locking)

@@ -1,7 +1,7 @@
 """`PersistentTensorDict`: a tensordict whose entries are arrays of an HDF5 file or a zarr store.
 
-Reads fetch what an index selects, and in-place writes reach the file. The container holds a `Group` of the format and
-one child for each nested group; it keeps no tensor. Results of operations are plain tensordicts.
+Indexing reads only the selected rows, and in-place writes change the file. The container holds a `Group` of the format
+and one child for each nested group; it keeps no tensor. Results of operations are plain tensordicts.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class PersistentTensorDict(Opened, CustomContainer):
         batch_size: The batch size; by default the one that is stored in the file, or none if another program wrote it.
         filename: The file, or with ``backend="zarr"`` anything that zarr opens: a folder, a URL, a store.
         group: An open group of h5py or zarr, in place of ``filename``.
-        mode: ``"r"`` for reading, ``"r+"`` for reading and writing, ``"w"`` for a new file in place of another one,
-            ``"w-"`` or ``"x"`` for a new one, ``"a"`` for an existing file or a new one.
+        mode: ``"r"`` for reading, ``"r+"`` for reading and writing, ``"w"`` for a new file that replaces an existing
+            one, ``"w-"`` or ``"x"`` for a new file only, ``"a"`` for an existing or a new file.
         backend: ``"h5"`` or ``"zarr"``.
-        device: Where tensors that are read lie.
+        device: The device of tensors that are read.
         validate_batch_size: Whether the shapes in the file are compared with ``batch_size``.
         non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
         allow_pickle: Whether non-tensor values that JSON cannot hold may be pickled and loaded; a pickle runs code
@@ -156,17 +156,18 @@ class PersistentTensorDict(Opened, CustomContainer):
     # what is particular to files --------------------------------------------------------------------------------------
 
     def append(self, rows: Any) -> Self:
-        """Add rows behind those of the first batch dimension.
+        """Append rows along the first batch dimension.
 
-        Readers see them when all are written: the batch size in the file changes last. zarr arrays grow as they are; an
-        HDF5 file has to be written with ``maxshape=True``. Non-tensor data are written again as a whole.
+        Readers see the new rows when all are written, because the batch size in the file is updated last. zarr arrays
+        can always grow; an HDF5 file must have been written with ``maxshape=True``. Non-tensor data are rewritten
+        completely.
 
         Args:
             rows: A tensordict with the same entries, whose batch size differs in the first dimension only.
 
         Raises:
             RuntimeError: The tensordict is locked or cannot grow, or the rows do not fit.
-            KeyError: The rows lack an entry, or have one too many.
+            KeyError: The rows do not have the same keys.
 
         >>> td = TensorDict({"x": torch.zeros(2, 3)}, [2]).to_zarr("grows.zarr")
         >>> td.append(TensorDict({"x": torch.ones(4, 3)}, [4])).batch_size
@@ -374,7 +375,7 @@ class PersistentTensorDict(Opened, CustomContainer):
         self._group.set_facts(facts_of(self._meta) | kept)
 
     def memmap(self, prefix: Any = None, *args: Any, **options: Any) -> Any:
-        """Map the entries onto files, as ``TensorDict.memmap``; a new folder is filled a block of rows at a time.
+        """Copy the entries to mapped files, as ``TensorDict.memmap``, a block of rows at a time.
 
         >>> stored = TensorDict({"x": torch.arange(6).view(3, 2)}, [3]).to_h5("rows.h5")
         >>> stored.memmap("rows")["x"].sum().item(), stored.close()
@@ -387,7 +388,7 @@ class PersistentTensorDict(Opened, CustomContainer):
     # copies -----------------------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> Any:
-        """Pickled is where the file is: another process opens it again."""
+        """Pickle the path of the file; the unpickled tensordict opens it again."""
         return _reopened, (type(self), self._group.recipe(), self._meta, self._options, self._locked)
 
     @classmethod
@@ -406,15 +407,14 @@ class PersistentTensorDict(Opened, CustomContainer):
     ) -> Self:
         """Store a dictionary or a tensordict in a new file, and return it open for reading and writing.
 
-        The file is written beside its place and then moved there, so an earlier file is replaced as a whole or not
-        at all.
+        The file is written under a temporary name and then renamed, so an existing file is replaced atomically.
 
         Args:
             input_dict: The dictionary or tensordict.
             filename: The file.
             auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
-            batch_size: The batch size; by default that of a tensordict, and none for a dictionary.
-            device: Where tensors that are read lie.
+            batch_size: The batch size; by default that of a tensordict, and no dimensions for a dictionary.
+            device: The device of tensors that are read.
             backend: ``"h5"`` or ``"zarr"``.
             batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
             allow_pickle: Whether non-tensor values that JSON cannot hold are pickled.

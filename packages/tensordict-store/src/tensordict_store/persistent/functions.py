@@ -113,7 +113,7 @@ def to_zarr(td: Any, filename: Any, *, allow_pickle: bool | None = None, **kwarg
 
     Args:
         td: The tensordict.
-        filename: A folder, which replaces an earlier one as a whole or not at all; a URL of fsspec, or a store of zarr.
+        filename: A folder, which replaces an existing one atomically; a URL of fsspec, or a store of zarr.
         allow_pickle: Whether non-tensor values that JSON cannot hold are pickled.
         **kwargs: ``chunks`` and ``shards`` (a number of rows, or a shape), ``compressors`` and other arguments of
             ``create_array`` of zarr; ``storage_options`` of fsspec.

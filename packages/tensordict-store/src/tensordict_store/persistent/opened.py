@@ -52,10 +52,10 @@ class Opened:
         return self._group.location
 
     def close(self) -> None:
-        """Close the file; every later read and write is an error.
+        """Close the file; later reads and writes raise an error.
 
         Raises:
-            OSError: What was written last does not fit on the disk.
+            OSError: The disk is full, and buffered data cannot be written.
 
         >>> td = TensorDict({"x": torch.ones(2)}).to_h5("data.h5")
         >>> td.close()
@@ -67,7 +67,7 @@ class Opened:
         self._group.close()
 
     def flush(self) -> None:
-        """Pass all writes to the operating system.
+        """Write all buffered data to the operating system.
 
         >>> td = TensorDict({"x": torch.ones(2)}).to_h5("data.h5")
         >>> td["y"] = torch.zeros(2)

@@ -1,6 +1,6 @@
-"""Commands: what one request asks of a server. Runs of rows of a value are one command here, and several on the server.
+"""Commands: reads and writes of runs of rows of a value; each may be several commands of the Redis protocol.
 
-A run is its first row and the row behind its last one; the value is nothing but its rows, each of the same size.
+A run is given by its first row and the row after its last one. A value consists of rows of equal size.
 """
 
 from __future__ import annotations

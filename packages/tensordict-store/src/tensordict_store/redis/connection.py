@@ -20,7 +20,7 @@ class Connection:
     """A connection to a server, opened on first use and once for each process.
 
     Args:
-        backend: ``"redis"`` or ``"dragonfly"``, which speak one protocol.
+        backend: ``"redis"`` or ``"dragonfly"``, which use the same protocol.
         host: The host of the server.
         port: The port of the server.
         db: The number of the database.
@@ -88,7 +88,7 @@ class Connection:
 
         Raises:
             ConnectionError: The server does not answer.
-            OSError: The server refuses a command, for want of memory or of rights.
+            OSError: The server refuses a command, for example for lack of memory or permissions.
         """
         if not commands:
             return []

@@ -63,7 +63,7 @@ class Constructors:
 
         Args:
             td: The tensordict.
-            backend: As for the constructor, like the arguments that follow.
+            backend: This and the following arguments are those of the constructor.
             host: The host of the server.
             port: The port of the server.
             db: The number of the database.
@@ -113,7 +113,7 @@ class Constructors:
 
         Args:
             input_dict: The dictionary, which may be nested.
-            backend: As for the constructor, like the arguments that follow.
+            backend: This and the following arguments are those of the constructor.
             host: The host of the server.
             port: The port of the server.
             db: The number of the database.
@@ -121,7 +121,7 @@ class Constructors:
             prefix: The first part of all names on the server.
             auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
             batch_size: The batch size; by default none.
-            device: Where tensors that are read lie.
+            device: The device of tensors that are read.
             batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
             names: A name for each batch dimension.
             **kwargs: More arguments of the constructor.
@@ -157,22 +157,22 @@ class Constructors:
         tensorclass_cls: type | str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Open a tensordict that a server has.
+        """Open a tensordict that is stored on a server.
 
         Args:
-            backend: As for the constructor, like the arguments that follow.
+            backend: This and the following arguments are those of the constructor.
             host: The host of the server.
             port: The port of the server.
             db: The number of the database.
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
             td_id: The id of the tensordict.
-            device: Where tensors that are read lie.
-            tensorclass_cls: A tensorclass, or its registered name, that the result is an instance of.
+            device: The device of tensors that are read.
+            tensorclass_cls: The tensorclass of the result, or its registered name.
             **kwargs: More arguments of the constructor.
 
         Raises:
-            KeyError: The server does not have it.
+            KeyError: The server has no tensordict with this id.
             ConnectionError: The server does not answer.
 
         >>> from tensordict_store import TensorDictStore
@@ -190,7 +190,7 @@ class Constructors:
         store = cls(prefix=prefix, td_id=td_id, device=device, **where, **kwargs)
         chosen: Any = find_type(tensorclass_cls) if isinstance(tensorclass_cls, str) else tensorclass_cls
         if tensorclass_cls is not None and (chosen is None or not is_tensorclass(chosen)):
-            raise TypeError(f"tensorclass_cls={tensorclass_cls!r} is no tensorclass; pass the class itself")
+            raise TypeError(f"tensorclass_cls={tensorclass_cls!r} is not a tensorclass; pass the class itself")
         return store if chosen is None else chosen._from_disk_form({}, {"_tensordict": store})
 
     @classmethod
@@ -213,13 +213,13 @@ class Constructors:
         Args:
             schema: For each key the shape behind the batch dimensions and the dtype; a dictionary nests.
             batch_size: The batch size; by default none.
-            backend: As for the constructor, like the arguments that follow.
+            backend: This and the following arguments are those of the constructor.
             host: The host of the server.
             port: The port of the server.
             db: The number of the database.
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
-            device: Where tensors that are read lie.
+            device: The device of tensors that are read.
             **kwargs: More arguments of the constructor.
 
         >>> from tensordict_store import TensorDictStore

@@ -1,7 +1,8 @@
 """`TensorDictStore`: a tensordict whose entries are values of a Redis server.
 
-Reads fetch the rows that an index selects, and writes change them there. Each operation is one request, however many
-entries it touches; large writes ask for the entries first. Results of operations are plain tensordicts.
+Indexing reads only the selected rows, and in-place writes change the values on the server. Each operation is one
+request, independent of the number of entries; large writes first check in a separate request that the entries exist.
+Results of operations are plain tensordicts.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
     """A tensordict whose entries are values of a Redis server.
 
     Args:
-        backend: ``"redis"`` or ``"dragonfly"``, which speak one protocol.
+        backend: ``"redis"`` or ``"dragonfly"``, which use the same protocol.
         host: The host of the server.
         port: The port of the server.
         db: The number of the database.
         unix_socket_path: The socket of a server on this machine, in place of host and port.
         prefix: The first part of all names on the server.
         batch_size: The batch size.
-        device: Where tensors that are read lie.
+        device: The device of tensors that are read.
         client: A client of redis-py, in place of host and port.
-        td_id: The id of a tensordict that the server has, as `from_store` takes it; by default a new one.
-        cache_metadata: Whether keys, shapes and dtypes are kept here; otherwise each operation asks for them.
-        ttl: Seconds after which the server deletes what is stored from now on.
+        td_id: The id of an existing tensordict, as in `from_store`; by default a new id.
+        cache_metadata: Whether keys, shapes and dtypes are cached; otherwise each operation reads them from the server.
+        ttl: The time in seconds after which the server deletes values that are stored from now on.
         allow_pickle: Whether non-tensor values that JSON cannot hold may be pickled and loaded; a pickle runs code when
-            it is loaded, and anybody who reaches the server can put one there.
+            it is loaded, and anybody with access to the server can store one.
         **redis_kwargs: Options of ``redis.Redis``, such as ``password``, ``ssl`` and ``socket_timeout``.
 
     Raises:
@@ -315,7 +316,7 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
     # copies and constructors ------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> Any:
-        """Pickled is where the entries are: another process connects on its own."""
+        """Pickle the address of the server and the id; the unpickled store connects by itself."""
         return _rebuilt, (type(self), self._tree, self._path, self._meta, self._allow_pickle, self._locked)
 
 

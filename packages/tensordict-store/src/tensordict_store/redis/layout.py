@@ -113,7 +113,7 @@ def parse_size(key: str, text: bytes) -> torch.Size:
     """Return the size in a JSON list.
 
     Raises:
-        ValueError: It is no list of sizes.
+        ValueError: It is not a list of sizes.
     """
     return _size(key, _loaded(key, text))
 

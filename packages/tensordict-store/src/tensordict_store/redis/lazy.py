@@ -1,7 +1,7 @@
 """`LazyStackedTensorDictStore`: a lazy stack on a Redis server, whose elements may differ in shape.
 
-An entry is one value on the server: its elements one behind the other, and beside it where each starts. Reading one
-element or a range of them is one range of that value.
+An entry is one value on the server, the concatenation of its elements; another value has their offsets. Reading one
+element, or consecutive elements, reads one range of that value.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["LazyStackedTensorDictStore"]
 
 
 class LazyStackedTensorDictStore(ServerNode):
-    """A lazy stack on a Redis server; its elements have the same keys, and shapes of their own.
+    """A lazy stack on a Redis server; its elements have the same keys and may have different shapes.
 
     Args:
-        backend: ``"redis"`` or ``"dragonfly"``, which speak one protocol.
+        backend: ``"redis"`` or ``"dragonfly"``, which use the same protocol.
         host: The host of the server.
         port: The port of the server.
         db: The number of the database.
@@ -40,11 +40,11 @@ class LazyStackedTensorDictStore(ServerNode):
         count: The number of elements.
         stack_dim: The batch dimension along which they are stacked.
         inner_batch_size: The batch size of each element.
-        device: Where tensors that are read lie.
+        device: The device of tensors that are read.
         client: A client of redis-py, in place of host and port.
-        td_id: The id of a stack that the server has, as `from_store` takes it; by default a new one.
-        cache_metadata: Whether keys, shapes and dtypes are kept here.
-        ttl: Seconds after which the server deletes what is stored from now on.
+        td_id: The id of an existing stack, as in `from_store`; by default a new id.
+        cache_metadata: Whether keys, shapes and dtypes are cached.
+        ttl: The time in seconds after which the server deletes values that are stored from now on.
         allow_pickle: Whether pickled values may be stored and loaded.
         **redis_kwargs: Options of ``redis.Redis``.
 
@@ -325,7 +325,7 @@ class LazyStackedTensorDictStore(ServerNode):
         self._tree.apply(change)
 
     def __reduce__(self) -> Any:
-        """Pickled is where the entries are: another process connects on its own."""
+        """Pickle the address of the server and the id; the unpickled store connects by itself."""
         parts = (self._tree, self._path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle)
         return _rebuilt, (type(self), parts, self._locked)
 
@@ -350,7 +350,7 @@ class LazyStackedTensorDictStore(ServerNode):
 
         Args:
             lazy_td: The lazy stack; its elements have the same keys.
-            backend: As for the constructor, like the arguments that follow.
+            backend: This and the following arguments are those of the constructor.
             host: The host of the server.
             port: The port of the server.
             db: The number of the database.
@@ -360,7 +360,7 @@ class LazyStackedTensorDictStore(ServerNode):
             **kwargs: More arguments of the constructor.
 
         Raises:
-            TypeError: It is no lazy stack, or an entry cannot be stored.
+            TypeError: ``lazy_td`` is not a lazy stack, or an entry cannot be stored.
             KeyError: The elements differ in their keys.
             ConnectionError: The server does not answer.
 
@@ -397,10 +397,10 @@ class LazyStackedTensorDictStore(ServerNode):
         """Store elements as a stack.
 
         Args:
-            input_dict: A sequence of tensordicts or dictionaries, or a dictionary whose values they are.
-            auto_batch_size: Whether elements get the batch size that their shapes have in common.
+            input_dict: A sequence of tensordicts or dictionaries, or a dictionary with such values.
+            auto_batch_size: Whether the batch size of an element is the longest common prefix of its shapes.
             batch_size: The batch size of each element.
-            device: Where tensors that are read lie.
+            device: The device of tensors that are read.
             **kwargs: Arguments of `from_lazy_stack`.
 
         >>> LazyStackedTensorDictStore.from_dict([{"a": torch.ones(1)}, {"a": torch.ones(2)}])[1]["a"]
@@ -426,22 +426,22 @@ class LazyStackedTensorDictStore(ServerNode):
         device: torch.device | str | int | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Open a stack that a server has.
+        """Open a stack that is stored on a server.
 
         Args:
-            backend: As for the constructor, like the arguments that follow.
+            backend: This and the following arguments are those of the constructor.
             host: The host of the server.
             port: The port of the server.
             db: The number of the database.
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
             td_id: The id of the stack.
-            device: Where tensors that are read lie.
+            device: The device of tensors that are read.
             **kwargs: More arguments of the constructor.
 
         Raises:
-            KeyError: The server does not have it.
-            TypeError: It is no stack.
+            KeyError: The server has no tensordict with this id.
+            TypeError: The id is not that of a stack.
             ConnectionError: The server does not answer.
 
         >>> stored = LazyStackedTensorDictStore.from_dict([{"a": torch.ones(1)}, {"a": torch.ones(2)}])
@@ -451,7 +451,7 @@ class LazyStackedTensorDictStore(ServerNode):
         tree = tree_at((backend, host, port, db, unix_socket_path), prefix, {"td_id": td_id, **kwargs})
         kind, _, where, count, dim, inner = tree.load()
         if kind != b"lazy_stack":
-            raise TypeError(f"td_id={td_id!r} is no lazy stack; open it with TensorDictStore.from_store")
+            raise TypeError(f"td_id={td_id!r} is not a lazy stack; open it with TensorDictStore.from_store")
         chosen = as_device(where.decode()) if device is None and where else as_device(device)
         size = parse_size("__inner_batch_size__", inner)
         numbers = parse_size("__count__", b"[%b,%b]" % (count, dim))

@@ -79,9 +79,9 @@ class ServerNode(CustomContainer, abstract=True):
         self._children.clear()
 
     def expire(self, seconds: int | None) -> Self:
-        """Let the server delete the whole tensordict after a time; ``None`` keeps it.
+        """Set the time in seconds after which the server deletes the tensordict; ``None`` keeps it.
 
-        Entries that are stored later live as long, counted from when they are stored.
+        The same time applies to entries that are stored later, counted from their storage.
 
         >>> stored = TensorDict({"a": torch.arange(3)}, [3]).to_store().expire(3600)  # an hour
         >>> stored.expire(None)["a"]

@@ -53,8 +53,8 @@ class Request:
         """Return the rows that are read, one behind the other.
 
         Raises:
-            KeyError: The value is gone from the server.
-            ValueError: The value is shorter or longer than its shape says.
+            KeyError: The value does not exist on the server.
+            ValueError: The length of the value does not match its shape.
         """
         record = self._record
         assert record.shape is not None and record.dtype is not None
@@ -83,11 +83,11 @@ def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
     """Return a flat tensor of bytes, whose number is checked first.
 
     Raises:
-        KeyError: The value is gone from the server.
-        ValueError: The value has another length than its shape says.
+        KeyError: The value does not exist on the server.
+        ValueError: The length of the value does not match its shape.
     """
     if content is None:
-        raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live is over")
+        raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live has ended")
     if len(content) != size:
         raise ValueError(
             f"the value of {key!r} on the server has {len(content)} bytes where its shape asks for {size}; "

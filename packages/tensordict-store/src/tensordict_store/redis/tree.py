@@ -243,11 +243,11 @@ def decoded(key: str, record: Record, content: bytes | None, meta: Meta, allow_p
     """Return non-tensor data from the bytes of the server.
 
     Raises:
-        KeyError: The value is gone from the server.
+        KeyError: The value does not exist on the server.
         ValueError: The bytes are damaged, or they are a pickle and pickles are not allowed.
     """
     if content is None:
-        raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live is over")
+        raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live has ended")
     if record.encoding == "json_array":
         values = decode(key, Encoded(content, {VALUE: {"encoding": "json"}}), Meta(torch.Size(())), False).data
         size = (len(values),) if record.stack is None else record.stack

@@ -61,7 +61,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
     gone = scatter(connection, writes, tree.name("__guard__")) if writes else None
     if gone is not None:
         raise KeyError(
-            f"the entry {gone!r} that is written is gone from the server: it was deleted, or its time to live is over; "
+            f"the entry {gone!r} is gone from the server: it was deleted, or its time to live has ended; "
             "nothing was written, store the entry again"
         )
 

@@ -23,17 +23,17 @@ _CHUNK = 1 << 20
 class TensorDictPipe:
     """One end of a connection between two programs that send each other tensordicts.
 
-    Make it with `connect` or `listen`. The first message of a structure carries keys, dtypes, shapes and values, later
-    ones the values alone. Nothing is pickled, and sizes are checked before memory is allocated; the other end is not
-    authenticated, unless ``ssl`` does it.
+    Create it with `connect` or `listen`. The first message contains keys, dtypes, shapes and values; later messages
+    with the same structure contain only the values. Nothing is pickled, and sizes are checked before memory is
+    allocated. The other end is authenticated only if ``ssl`` does it.
 
     Args:
         reader: The stream of the connection that is read.
         writer: The stream that is written.
-        consolidated: Whether each message of the same structure is written into the tensordict of the message before,
-            which is returned again; ``clone()`` keeps one. Otherwise each message is a new tensordict.
+        consolidated: Whether a message with the same structure as the previous one is written into the same tensordict,
+            which is returned again; ``clone()`` it to keep the values. Otherwise each message is a new tensordict.
         listener: A server that is closed with the pipe.
-        max_bytes: The most bytes of a message that are accepted.
+        max_bytes: The maximum size of a received message in bytes.
 
     >>> import asyncio
     >>> async def exchange():
@@ -73,13 +73,13 @@ class TensorDictPipe:
         """Connect to a program that listens, and return the pipe.
 
         Args:
-            host: The name or the address of its machine.
+            host: The name or the address of the machine on which it listens.
             port: The port.
-            consolidated: Whether messages of one structure are received into one tensordict.
+            consolidated: Whether messages with the same structure are received into the same tensordict.
             ssl: The context of an encrypted connection.
 
         Raises:
-            OSError: Nothing listens there.
+            OSError: No program listens on the port.
 
         >>> import asyncio
         >>> async def exchange():
@@ -100,8 +100,8 @@ class TensorDictPipe:
 
         Args:
             port: The port.
-            host: The address of this machine; by default it is reached from this machine only.
-            consolidated: Whether messages of one structure are received into one tensordict.
+            host: The address to listen on; by default only programs on this machine can connect.
+            consolidated: Whether messages with the same structure are received into the same tensordict.
             ssl: The context of an encrypted connection.
 
         Raises:
@@ -137,8 +137,8 @@ class TensorDictPipe:
             td: A tensordict, lazy stack of equal elements, or tensorclass, which arrives as a tensordict.
 
         Raises:
-            TypeError: An entry has no form in a stream; nothing is sent.
-            ConnectionError: The other end is gone.
+            TypeError: An entry cannot be sent; the error names its key, and nothing is sent.
+            ConnectionError: The other end closed the connection.
 
         >>> import asyncio
         >>> async def exchange():
@@ -233,7 +233,7 @@ class TensorDictPipe:
             position += len(data)
 
     async def aclose(self) -> None:
-        """Close the connection, once everything that was sent is on its way.
+        """Send all buffered data, and close the connection.
 
         >>> import asyncio
         >>> async def exchange():
@@ -274,7 +274,7 @@ class TensorDictPipe:
 class TensorDictServer:
     """Accepts the pipes of several programs on one port.
 
-    Make it with `start`.
+    Create it with `start`.
 
     Args:
         server: The server of asyncio.
@@ -301,7 +301,7 @@ class TensorDictServer:
     async def start(
         cls, port: int, *, host: str = "127.0.0.1", consolidated: bool = True, ssl: tls.SSLContext | None = None
     ) -> Self:
-        """Listen on a port (0: any that is free), and return the server.
+        """Listen on a port (0 means any free port), and return the server.
 
         Raises:
             OSError: The port is in use.
@@ -368,7 +368,7 @@ class TensorDictServer:
                 group.create_task(_handled(handle, await self.accept()))
 
     async def aclose(self) -> None:
-        """Stop listening; pipes that are open stay open.
+        """Stop listening; open pipes stay open.
 
         >>> async def open_and_close():
         ...     server = await TensorDictServer.start(0)

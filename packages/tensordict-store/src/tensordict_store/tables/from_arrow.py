@@ -37,8 +37,8 @@ def from_arrow(
             object with ``__arrow_c_stream__``, such as a frame of pandas or polars.
         copy: ``False`` returns views of the table, ``True`` copies; by default memory that Arrow marks as immutable,
             such as that of a mapped file, is copied. Columns of several chunks and bools are always copied.
-        nulls: ``"raise"`` refuses null values; ``"fill"`` replaces them by NaN, 0, ``False``, an empty list or
-            ``None``; ``"mask"`` does so and adds a bool entry that is true where a value is given.
+        nulls: ``"raise"`` raises an error for null values; ``"fill"`` replaces them by NaN, 0, ``False``, an empty list
+            or ``None``; ``"mask"`` does so and adds a bool entry that is true where a value is present.
         mask_key: The key under which ``nulls="mask"`` adds the masks, by default ``"_mask"``.
         device: The device of the tensors.
 

@@ -32,7 +32,7 @@ def to_parquet(
         path: The file; an existing file is replaced atomically.
         separator: The string with which nested keys are joined to names of columns; by default nested tensordicts are
             structs.
-        rows: How many rows of a dataset are written at a time.
+        rows: The number of rows of a dataset that are written at a time.
         **kwargs: The other arguments of ``pyarrow.parquet.ParquetWriter``, such as ``compression``.
 
     Raises:
@@ -149,7 +149,7 @@ def iter_parquet(
 
     Args:
         path: The file.
-        rows: The number of rows of a batch at most.
+        rows: The maximum number of rows of a batch.
         columns: The columns to read, as for `from_parquet`.
         separator: The string at which names of columns are split into nested keys.
         device: The device of the tensors.

@@ -118,7 +118,7 @@ def from_json(
         **kwargs: Options of ``json.loads``.
 
     Raises:
-        ValueError: The file is not JSON, or a record is no object or has other fields than the first.
+        ValueError: The file is not JSON, or a record is not an object or has other fields than the first.
         FileNotFoundError: There is no file.
 
     >>> td = TensorDict({"a": torch.arange(2), "n": {"x": torch.zeros(2, 3)}, "s": ["u", "v"]}, [2])
@@ -203,7 +203,7 @@ def to_json(
 
     Raises:
         ValueError: The tensordict does not have exactly one batch dimension, or a number is infinite, which JSON cannot
-            hold.
+            represent.
         TypeError: JSON cannot hold a value.
 
     >>> from pathlib import Path

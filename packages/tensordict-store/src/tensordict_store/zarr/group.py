@@ -196,7 +196,7 @@ class ZarrGroup(Group):
         return made
 
     def create_group(self, name: str) -> Group:
-        """Create an empty group in place of what has the name."""
+        """Create an empty group replacing an existing object of that name."""
         self._free(name)
         group: Group = self._added(name, self.group.create_group(name))
         return group
@@ -306,7 +306,7 @@ class ZarrGroup(Group):
         self.store.closed = True
 
     def recipe(self) -> tuple[Any, ...]:
-        """Return a function and its arguments that open this group in another process."""
+        """Return a function and its arguments with which another process opens this group."""
         self.store.check_open()
         store = self.store
         return _open_again, (store.location, store.mode, store.storage_options, self.group.path, self.options)
@@ -316,7 +316,7 @@ def open_group(filename: Any, group: Any, mode: str, locking: Any, options: dict
     """Open a store and return its root group; or return a group that is open.
 
     Raises:
-        TypeError: ``group`` is no group of zarr.
+        TypeError: ``group`` is not a zarr group.
     """
     if group is None:
         store, root = open_store(filename, mode, options.get("storage_options"))

@@ -85,7 +85,7 @@ def open_store(
     Raises:
         ValueError: The mode is unknown.
         FileNotFoundError: There is nothing.
-        OSError: It is no group of zarr.
+        OSError: It is not a zarr group.
     """
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is unknown; pass one of {', '.join(map(repr, MODES))}")

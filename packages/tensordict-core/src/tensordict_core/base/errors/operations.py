@@ -191,7 +191,7 @@ def source_batch_size(got: Sequence[int], expected: Sequence[int], inplace: bool
 
 
 def bad_out(what: str, out: Any) -> TypeError:
-    """``out`` is no tensordict."""
+    """``out`` is not a tensordict."""
     return TypeError(f"{what} writes into a tensordict as out, got {type(out).__name__}; pass a tensordict or None")
 
 

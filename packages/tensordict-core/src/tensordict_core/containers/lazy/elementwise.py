@@ -160,7 +160,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
     # updates ---------------------------------------------------------------------------------------------------------
 
     def _parts(self: Any, source: Any) -> Sequence[Any] | None:
-        """The parts of an operand for each element; ``None`` if it is no tensordict of this length."""
+        """The parts of an operand for each element; ``None`` if it is not a tensordict of this length."""
         stack: Any = source if isinstance(source, Node) and not source._is_opaque else None
         if stack is None or len(stack._meta.batch_size) <= self.stack_dim:
             return None

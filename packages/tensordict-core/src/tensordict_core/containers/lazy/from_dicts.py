@@ -47,7 +47,7 @@ class LazyBuilding(TensorDictBase, abstract=True):
             stack_dim: The batch dimension along which the elements are stacked; they get as many before it.
 
         Raises:
-            TypeError: It is no list of dictionaries.
+            TypeError: It is not a list of dictionaries.
 
         >>> from tensordict_core import LazyStackedTensorDict
         >>> td = LazyStackedTensorDict.from_dict([{"a": torch.zeros(3)}, {"a": torch.zeros(4)}], stack_dim_name="t")

@@ -361,7 +361,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
             update_batch_size: Whether ``out`` takes the batch size of the result.
 
         Raises:
-            TypeError: ``condition`` is no bool tensor, or ``other`` a tensor or a tensordict.
+            TypeError: ``condition`` is not a bool tensor, or ``other`` a tensor or a tensordict.
             RuntimeError: Shapes do not fit, or ``out`` has one value for all positions and the result several.
 
         >>> from tensordict_core import NonTensorData
