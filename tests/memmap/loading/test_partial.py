@@ -163,7 +163,7 @@ def test_shards_that_hold_nothing_wanted_are_not_opened(shards, device):
 
 def test_a_pattern_that_names_nothing_looks_at_all_shards(tmp_path):
     to_safetensors(content(), tmp_path / "shards", shard_size=1)
-    with pytest.raises(KeyError, match=r"matches no saved key; the nearest keys are .*decoder"):
+    with pytest.raises(KeyError, match=r"matches no saved key; the nearest are .*decoder"):
         load_memmap(tmp_path / "shards", keys=["label", "decodr"])
     with pytest.raises(KeyError, match="encoder"):
         load_memmap(tmp_path / "shards", subpath="encodr")
