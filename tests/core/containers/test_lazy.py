@@ -88,7 +88,7 @@ def test_elements_are_appended_inserted_and_extended(dim):
     td.extend([extra, extra])
     td.extend(even(dim))
     assert len(td.tensordicts) == td.batch_size[dim] == td["a"].shape[dim] == 8
-    with pytest.raises(ValueError, match="batch size"):
+    with pytest.raises(ValueError, match="Batch sizes"):
         td.append(TensorDict({"a": 1}))
     with pytest.raises(TypeError, match="int"):
         td.append(3)
@@ -280,7 +280,7 @@ def test_apply_with_a_new_batch_size_combines_first():
 def test_an_element_that_does_not_fit_leaves_all_of_them_as_they_are():
     td = lazy_stack([TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(k + 1)}}) for k in range(3)])
     source = lazy_stack([TensorDict({"a": torch.ones(2), "n": {"b": torch.ones(k + 1)}}) for k in (0, 1, 3)])
-    with pytest.raises(RuntimeError, match=r"\('n', 'b'\) has shape \[3\]"):
+    with pytest.raises(RuntimeError, match=r"\('n', 'b'\), which has shape \[3\]"):
         td.update_(source)
     source[2].exclude(("n", "b"), inplace=True).set(("n", "c"), torch.ones(3))
     with pytest.raises(KeyError, match="'c'"):

@@ -41,7 +41,7 @@ def test_results_in_place_that_do_not_fit_write_nothing(make):
 
 def test_a_lazy_stack_is_extended_by_all_or_none():
     td = stack()
-    with pytest.raises(ValueError, match="batch size"):
+    with pytest.raises(ValueError, match="Batch sizes"):
         td.extend([td[0], TensorDict({}, [5])])
     assert len(td.tensordicts) == 2 and td.batch_size == (2,)
 

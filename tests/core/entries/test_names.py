@@ -105,7 +105,7 @@ def test_the_result_has_the_names_of_the_first_operand() -> None:
 
 def test_bad_names_are_refused() -> None:
     td = _dense()
-    with pytest.raises(RuntimeError, match=r"got 2 dim names .* for 3 batch dimensions; give one name"):
+    with pytest.raises(RuntimeError, match=r"must equate the 3 batch dimensions, got .*; give one name"):
         td.names = ["x", "y"]
-    with pytest.raises(ValueError, match=r"dim names must be unique.*rename one"):
+    with pytest.raises(ValueError, match=r"names are non-unique.*rename one"):
         td.names = ["x", "x", "y"]

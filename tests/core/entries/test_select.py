@@ -122,7 +122,7 @@ def test_gather_writes_into_out_or_in_place(td: TensorDict) -> None:
     assert whole.gather(1, index[:, :1], inplace=True) is whole and whole.batch_size == torch.Size([2, 1])
     with pytest.raises(TypeError, match="leave one out"):
         td.gather(1, index, out=out, inplace=True)
-    with pytest.raises(IndexError, match="dim 2 is outside"):
+    with pytest.raises(IndexError, match="Incompatible dim 2"):
         td.gather(2, index)
 
 
@@ -322,7 +322,7 @@ def test_dense_stack_tds() -> None:
     assert dense_stack_tds(tds[0]) is tds[0]
     ragged = dense_stack_tds([TensorDict({"a": torch.ones(n)}) for n in (1, 2)], 0)
     assert isinstance(ragged, LazyStackedTensorDict)
-    with pytest.raises(ValueError, match="needs dim"):
+    with pytest.raises(ValueError, match="must not be None"):
         dense_stack_tds(tds)
 
 
@@ -334,6 +334,6 @@ def test_a_missing_nested_key_is_named_as_a_whole_with_the_keys_beside_it(lazy: 
         td.select(("n", "rewrd"))
     with pytest.raises(KeyError, match=r"key \('n', 'm', 'y'\) not found in .* with keys \['x'\]"):
         td.select(("n", "m", "x"), ("n", "m", "y"))
-    with pytest.raises(KeyError, match=r"key \('n', 'reward'\) passes through a Tensor"):
+    with pytest.raises(KeyError, match=r"\('n', 'reward'\) is a Tensor, not a tensordict"):
         td.select(("n", "reward", "x"))
     assert list(td.select(("n", "rewrd"), strict=False).keys(True, True)) == []

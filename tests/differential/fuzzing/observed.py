@@ -15,7 +15,7 @@ WHOLE = r"x\[(I\[)?(\.\.\.|\(\))"
 
 OBSERVED = (
     # errors of both
-    seen("equal dim names", ours="dim names must be unique"),
+    seen("equal dim names", ours="names are non-unique"),
     seen("keys that are not fields of a tensorclass", kind="[a-z]Error > UnknownFieldError", kinds="class"),
     seen("keys that are not fields of a tensorclass", kind="ValueError > KeyError", theirs="Keys from", kinds="class"),
     seen(

@@ -231,8 +231,8 @@ class Index:
         if part is None or isinstance(part, slice | numbers.Integral | Tensor | torch.SymInt):
             return
         raise errors.NotAnIndexError(
-            f"{part!r} of type {type(part).__name__} is not an index; an index holds integers, slices, None, '...', "
-            "tensors, arrays or lists, and a key is used alone, as td[key]"
+            f"Invalid index type {type(part)} of {part!r}: only integers, slices (`:`), ellipsis (`...`), None, "
+            "tensors, arrays and lists are valid indices; a key is used alone, as td[key]"
         )
 
     def _result(self, parts: tuple[Any, ...]) -> tuple[torch.Size, tuple[int | None, ...]]:

@@ -107,7 +107,7 @@ def unravel_key_list(keys: Iterable[NestedKey]) -> list[str | tuple[str, ...]]:
     ['a', ('b', 'c')]
     """
     if isinstance(keys, str):
-        raise TypeError(f"unravel_key_list takes a list of keys, got the string {keys!r}; wrap it in a list")
+        raise TypeError(f"unravel_key_list(): incompatible function arguments, the string {keys!r}; wrap it in a list")
     return [unravel_key(key) for key in keys]
 
 

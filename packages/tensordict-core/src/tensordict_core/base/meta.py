@@ -156,10 +156,10 @@ def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
         raise TypeError(f"a dim name is a string or None, got {list(given)}; name each dimension or give None")
     if len(given) != batch_dims:
         raise errors.SizeError(
-            f"got {len(given)} dim names {list(given)} for {batch_dims} batch dimensions; "
-            "give one name (or None) per dimension"
+            f"the length of the dimension names must equate the {batch_dims} batch dimensions, got {list(given)}; give "
+            "one name (or None) per dimension"
         )
     named = [n for n in given if n is not None]
     if len(set(named)) != len(named):
-        raise ValueError(f"dim names must be unique, got {list(given)}; rename one")
+        raise ValueError(f"Some dimension names are non-unique: {list(given)}; rename one")
     return given if named else None

@@ -22,8 +22,8 @@ from tensordict_core.base.write_back import WriteBack
 __all__ = ["BatchOp", "Expand", "Permute", "Reshape", "ShapeOp", "Squeeze", "Unsqueeze", "normal_dim"]
 
 
-def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0) -> int:
-    """Return a dimension as a non-negative number.
+def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0, rule: str = "") -> int:
+    """Return a dimension as a non-negative number; ``rule`` is what the error says first.
 
     Raises:
         IndexError: It is outside the batch dimensions.
@@ -34,7 +34,7 @@ def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0) -> int:
     dims = len(batch_size) + extra
     found = dim + dims if dim < 0 else dim
     if not 0 <= found < dims:
-        raise errors.bad_dim(dim, batch_size, extra)
+        raise errors.bad_dim(dim, batch_size, extra, rule)
     return found
 
 

@@ -95,7 +95,7 @@ class TensorDict(TensorDictBase):
             source = kwargs
         elif kwargs:
             raise ValueError(
-                f"pass entries as a dictionary or by name, not both; got a source and the names {sorted(kwargs)}"
+                f"Either a dictionary or a sequence of kwargs must be provided, got a source and {sorted(kwargs)}"
             )
         given: Any = source  # what has no items() is refused below
         is_node = isinstance(given, Node)

@@ -55,8 +55,8 @@ class Autograd(Node):
             # all leaves are checked first, so a refused call changes nothing
             if not (leaf.is_floating_point() or leaf.is_complex()):
                 raise RuntimeError(
-                    f"key {unravel_key(self._leaf_keys()[i])!r} has dtype {leaf.dtype}, and only "
-                    "floating-point and complex leaves can require gradients; select those first"
+                    f"only Tensors of floating point dtype can require gradients, or of complex dtype, and the key "
+                    f"{unravel_key(self._leaf_keys()[i])!r} has dtype {leaf.dtype}; select those that can"
                 )
         for leaf in leaves:
             leaf.requires_grad_(requires_grad)

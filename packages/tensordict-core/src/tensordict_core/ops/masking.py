@@ -110,7 +110,10 @@ class Masking(Node):
         leaves = td._leaves()
         flags = batched(td)
         if isinstance(other, Node):
-            operands: Any = _matched(td, other)
+            try:
+                operands: Any = _matched(td, other)
+            except KeyError as error:
+                raise KeyError(f"key not found and no pad value provided; pass pad=: {error.args[0]}") from None
             scalar = False
         elif isinstance(other, Tensor) and other.ndim > len(td._meta.batch_size):
             operands = [other] * len(leaves)
@@ -156,7 +159,7 @@ class Masking(Node):
         dims = index.ndim
         if dims > len(size):
             raise errors.bad_index_count(dims, size)
-        at = normal_dim(dim, size[:dims] if dim >= 0 else size)
+        at = normal_dim(dim, size[:dims] if dim >= 0 else size, rule=f"Cannot gather tensordict along dim {dim}")
         if at >= dims:
             raise errors.bad_dim(dim, size[:dims])
         new = torch.Size((*index.shape, *size[dims:]))
@@ -213,8 +216,8 @@ class Masking(Node):
         size = self._meta.batch_size
         if len(sizes) % 2:
             raise RuntimeError(
-                f"pad_size must have an even number of entries, two per batch dimension, got {sizes}; add the "
-                "missing one"
+                f"pad_size must have an even number of dimensions, two sizes for each that is padded, got {sizes}; add "
+                "the missing one"
             )
         if len(sizes) > 2 * len(size):
             raise RuntimeError(

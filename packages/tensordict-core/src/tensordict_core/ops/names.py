@@ -99,7 +99,9 @@ class DimNames(Node):
             return list(names)
         unknown = [old for old in rename_map if old not in self.names]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} names no batch dimension; use one of the names {self.names}")
+            raise ValueError(
+                f"Some names to be renamed were not part of the tensordict names: {unknown[0]!r}; use {self.names}"
+            )
         return [rename_map.get(name, name) if name is not None else None for name in self.names]
 
     def refine_names(self, *names: Any) -> Self:
@@ -123,6 +125,8 @@ class DimNames(Node):
             )
         for old, new in zip(own, given, strict=True):
             if old is not None and new != old:
-                raise RuntimeError(f"refine_names cannot change the name {old!r} to {new!r}; use rename_ for that")
+                raise RuntimeError(
+                    f"refine_names: cannot coerce TensorDict names {own} to {given}; use rename_ to change {old!r}"
+                )
         self.names = given
         return self

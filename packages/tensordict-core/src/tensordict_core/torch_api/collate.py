@@ -38,7 +38,9 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         dim = td_list._inmost().stack_dim
         return maybe_dense_stack(td_list.unbind(dim), dim)
     if dim is None:
-        raise ValueError("dense_stack_tds needs dim for a list of tensordicts; say where the new dimension goes")
+        raise ValueError(
+            "dense_stack_tds: dim, the stack_dim, must not be None for a list of tensordicts; say where the dim goes"
+        )
     return maybe_dense_stack(td_list, dim)
 
 

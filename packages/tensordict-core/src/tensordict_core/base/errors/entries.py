@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
 from tensordict_core.base.errors.types import ExistingKeyError, InPlaceShapeError, KeyThroughLeafError, NotAKeyError
 
 
@@ -54,8 +56,8 @@ def bad_key(key: Any) -> NotAKeyError:
             "saves the state of a training run as it is"
         )
     return NotAKeyError(
-        f"{key!r} of type {type(key).__name__} is not a key; key should be a Sequence<NestedKey>, where a "
-        f"key is a string or a tuple of strings: {remedy}"
+        f"Only NestedKeys are supported, and {key!r} of type {type(key).__name__} is not a key; key should be a "
+        f"Sequence<NestedKey>, where a key is a string or a tuple of strings: {remedy}"
     )
 
 
@@ -67,7 +69,7 @@ def empty_key() -> KeyError:
 def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
     """A nested key passes through a leaf."""
     return KeyThroughLeafError(
-        f"key {key!r} passes through a {type(value).__name__}, which has no entries; "
+        f"{key[0] if len(key) == 1 else key!r} is a {type(value).__name__}, not a tensordict, and has no entries; "
         "delete that entry or use another key"
     )
 
@@ -84,8 +86,8 @@ def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) ->
 def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """A new batch size does not fit an entry."""
     return RuntimeError(
-        f"key {key!r} has shape {list(shape)} which is incompatible with the batch-size {list(batch_size)}; "
-        "every entry must start with it"
+        f"key {key!r} has shape {torch.Size(shape)} which is incompatible with the batch-size "
+        f"{torch.Size(batch_size)}; every entry must start with it"
     )
 
 
@@ -101,8 +103,8 @@ def lock_of_a_view(locked: bool) -> RuntimeError:
     """The lock of a view, or of a tensordict that holds a view, would differ from that of the tensordict it shows."""
     verb = "lock" if locked else "unlock"
     return RuntimeError(
-        f"a view cannot be {verb}ed apart from the tensordict it is a part of; {verb} that one (view.parent) first, or "
-        "store a clone() of the view"
+        f"Cannot {verb} a sub-tensordict apart from the tensordict it is a view of; {verb} that one (view.parent) "
+        "first, or store a clone() of the view"
     )
 
 
@@ -117,15 +119,15 @@ def locked_graph() -> RuntimeError:
 def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InPlaceShapeError:
     """An in-place write has another shape."""
     return InPlaceShapeError(
-        f"key {key!r} has shape {list(expected)} and cannot take a value of shape {list(got)} in place; "
-        "reshape the value, or use set() to replace the entry"
+        f"Failed to update {key!r}, which has shape {list(expected)} and cannot take a value of shape {list(got)} in "
+        "place; reshape the value, or use set() to replace the entry"
     )
 
 
 def in_place_kind(key: Any, value: Any, entry: Any) -> InPlaceShapeError:
     """A value of one kind is written in place into an entry of another."""
     return InPlaceShapeError(
-        f"key {key!r} holds a {type(entry).__name__}, which cannot take a {type(value).__name__} in place; "
+        f"Failed to update {key!r}, a {type(entry).__name__}, which cannot take a {type(value).__name__} in place; "
         "use set() to replace the entry"
     )
 
@@ -157,9 +159,8 @@ def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
 def ambiguous_bool() -> RuntimeError:
     """The truth value of a tensordict is undefined."""
     return RuntimeError(
-        "the truth value of a tensordict is not defined; use len(td.keys()) for its keys, "
-        "td.is_empty() for its leaves, "
-        "or (a == b).all() to compare"
+        "Converting a tensordict to boolean value is not permitted, as it has no truth value; use len(td.keys()) for "
+        "its keys, td.is_empty() for its leaves, or (a == b).all() to compare"
     )
 
 

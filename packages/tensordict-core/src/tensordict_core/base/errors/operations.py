@@ -21,7 +21,8 @@ from tensordict_core.base.errors.types import (
 def no_batch_dim(what: str) -> DimensionError:
     """The operation needs a batch dimension."""
     return DimensionError(
-        f"{what} needs at least one batch dimension, and this tensordict has batch size []; set td.batch_size first"
+        f"Incompatible dim: {what} needs at least one batch dimension, and this tensordict has batch size []; set "
+        "td.batch_size first"
     )
 
 
@@ -63,21 +64,30 @@ def not_a_dim(dim: Any) -> TypeError:
     return TypeError(f"{dim!r} is not a batch dimension; give an integer, such as 0 or -1")
 
 
-def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0) -> DimensionError:
+def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0, rule: str = "") -> DimensionError:
     """The dimension is outside the batch dimensions, which include ``extra`` new ones."""
+    rule = rule and f"{rule}; "
     dims = len(batch_size) + extra
     if not dims:
-        return DimensionError(f"dim {dim} is outside the batch size []; set td.batch_size to add batch dimensions")
+        return DimensionError(
+            f"{rule}Incompatible dim {dim} for tensordict without batch dimensions; set td.batch_size to add some"
+        )
     return DimensionError(
-        f"dim {dim} is outside the {len(batch_size)} batch dimensions of batch size {list(batch_size)}"
-        f"{' and the new one' * bool(extra)}; use a dim from {-dims} to {dims - 1}"
+        f"{rule}Incompatible dim {dim} for tensordict of batch size {list(batch_size)}"
+        f"{' and a new dimension' * bool(extra)}; dim must be in the range {-dims} <= dim < {dims}"
     )
 
 
 def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexCountError:
     """More indices than batch dimensions."""
+    if not batch_size:
+        return IndexCountError(
+            f"too many indices, {count}: indexing a tensordict with td.batch_dims==0 is not permitted; index its "
+            "entries, or set td.batch_size first"
+        )
     return IndexCountError(
-        f"too many indices: got {count} for batch size {list(batch_size)}; index the entries for their own dimensions"
+        f"too many indices for tensor of dimension {len(batch_size)}: got {count} for the batch size "
+        f"{list(batch_size)}; index the entries for their own dimensions"
     )
 
 
@@ -85,8 +95,8 @@ def unmatched_key(key: Any, other: Any) -> KeyError:
     """An operand lacks a leaf of the other one."""
     names = [] if other is None else [str(k) for k in other._keys()]
     return KeyError(
-        f"key {key!r} not found in the other tensordict, which has the keys {names}; select the common keys, "
-        "or pass default= where the operation takes it"
+        f"keys in tensordicts mismatch: key {key!r} not found in the other one, which has the keys {names}; select the "
+        "common keys, or pass default= where the operation takes it"
     )
 
 
@@ -165,7 +175,7 @@ def not_a_source(source: Any) -> TypeError:
 def no_source(source: Any) -> SourceError:
     """The source of a new tensordict is neither a tensordict nor a mapping."""
     return SourceError(
-        f"TensorDict takes a mapping or a tensordict as source, got {type(source).__name__}; "
+        f"A TensorDict source is expected to be a tensordict or a Mapping, got {type(source).__name__}; "
         "use from_any for other structures"
     )
 
@@ -173,8 +183,8 @@ def no_source(source: Any) -> SourceError:
 def not_iterable() -> NotIterableError:
     """A tensordict without batch dimensions has no rows to iterate over."""
     return NotIterableError(
-        "iteration over the rows of a tensordict needs at least one batch dimension, and this one has batch size []; "
-        "set td.batch_size first, or iterate over keys(), values() or items()"
+        "iteration over a 0-d tensordict, which has no rows; set td.batch_size first, or iterate over keys(), values() "
+        "or items()"
     )
 
 
@@ -289,7 +299,10 @@ def no_empty_form(key: Any) -> RuntimeError:
 
 def two_ways(one: str, other: str, what: str) -> ValueError:
     """Two arguments exclude each other."""
-    return ValueError(f"{one} and {other} both determine {what}; pass one of them")
+    return ValueError(
+        f"Either {one} or {other} must be provided, but not both, as {one} and {other} both determine {what}; pass one "
+        "of them"
+    )
 
 
 def not_convertible(function: str, expected: str, value: Any) -> TypeError:
@@ -306,8 +319,8 @@ def missing_satellite(what: str, distribution: str) -> ImportError:
 def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
     """Two entries would have one key."""
     return KeyError(
-        f"the keys {first!r} and {second!r} would both become {name!r} in {function}; rename one of "
-        "them, or choose another separator"
+        f"{'Unflattening key(s)' if function == 'unflatten_keys' else 'Flattening keys'} in tensordict: {first!r} and "
+        f"{second!r} would both become {name!r} in {function}; rename one of them, or choose another separator"
     )
 
 
@@ -322,7 +335,7 @@ def not_of_the_block(size: Sequence[int], new: Sequence[int], old: Sequence[int]
 def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> RuntimeError:
     """A state dict has other keys than the tensordict that it is loaded into."""
     return RuntimeError(
-        f"the keys of the state dict are not those of the tensordict: missing {list(missing)}, unexpected "
+        f"Cannot load state-dict because the key sets don't match: missing {list(missing)}, unexpected "
         f"{list(unexpected)}; pass strict=False to load what matches and add what is new"
     )
 

@@ -210,8 +210,9 @@ class LazyElementwise(TensorDictBase, abstract=True):
         dim = self.stack_dim
         if len(size) <= dim or size[dim] != len(self.tensordicts):
             raise errors.StackDimError(
-                f"the batch size {list(size)} does not keep the stack dim {dim} of size {len(self.tensordicts)} of a "
-                "lazy stack; make it dense first with to_tensordict()"
+                f"Modifying the batch size of a lazy representation of a tensordict to {list(size)} is not permitted: "
+                f"that does not keep the stack dim {dim} of size {len(self.tensordicts)}; make it dense first with "
+                "to_tensordict()"
             )
         for td in self.tensordicts:
             td._change_batch_size(torch.Size(self._inner(size)))

@@ -36,7 +36,7 @@ __all__ = ["LazyStackedTensorDict"]
 def _check_element(td: Any, where: str = "") -> None:
     if not isinstance(td, Node) or td._is_opaque:
         raise TypeError(
-            f"a lazy stack holds tensordicts, got {type(td).__name__}{where}; convert it with from_any first"
+            f"a lazy stack takes TensorDictBase instances but got {type(td)}{where}; convert it with from_any first"
         )
 
 
@@ -278,8 +278,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         new = td._meta.batch_size
         if len(new) != len(inner) or any(n != m and m != -1 for n, m in zip(new, inner, strict=True)):
             raise ValueError(
-                f"the elements of this lazy stack have batch size {list(inner)}, got one of {list(new)}; "
-                "expand or index it to that"
+                f"Batch sizes in tensordicts differs: the elements of this lazy stack have {list(inner)}, and the new "
+                f"one {list(new)}; expand or index it to that"
             )
         own_names = self._meta.names
         names = None if own_names is None else own_names[: self._stack_dim] + own_names[self._stack_dim + 1 :]

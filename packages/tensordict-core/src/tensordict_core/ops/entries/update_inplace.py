@@ -185,8 +185,8 @@ class InPlaceUpdating(Node):
         expected = expected[: max(len(got), len(index.size))]
         if not broadcasts(got, expected):
             raise RuntimeError(
-                f"indexed write needs a value of batch size {list(index.size)}, got {list(got)}; "
-                "expand or index the value to that batch size"
+                f"indexed destination TensorDict batch size is {torch.Size(index.size)}, which differs from the source "
+                f"batch size {torch.Size(got)}; expand or index the source to that batch size"
             )
 
     def _plan_fill(self, index: Index, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:

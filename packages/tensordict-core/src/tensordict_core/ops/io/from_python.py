@@ -426,7 +426,7 @@ def merge_tensordicts(
     tensor([2, 3, 2])
     """
     if len(tensordicts) < 2:
-        raise RuntimeError(f"merge_tensordicts takes at least 2 tensordicts, got {len(tensordicts)}; use clone for one")
+        raise RuntimeError(f"at least 2 tensordicts must be provided, got {len(tensordicts)}; use clone for one")
     for td in tensordicts:
         if not isinstance(td, Node):
             raise errors.not_convertible("merge_tensordicts", "tensordicts", td)

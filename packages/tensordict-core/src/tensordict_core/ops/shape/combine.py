@@ -75,7 +75,9 @@ def _check_dtypes(what: str, result: Any, out: Any) -> None:
 def _nodes(items: Any, what: str) -> list[Any]:
     nodes = list(items)
     if not nodes:
-        raise RuntimeError(f"{what} expects a non-empty list of tensordicts; give at least one")
+        raise RuntimeError(
+            f"{what} expects a non-empty list of tensordicts: the items cannot be empty; give at least one"
+        )
     for node in nodes:
         if not isinstance(node, Node):
             i = [isinstance(node, Node) for node in nodes].index(False)
@@ -111,8 +113,8 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
         if node._meta.batch_size != size:
             i = [node._meta.batch_size == size for node in nodes].index(False)
             raise errors.StackError(
-                f"stack needs congruent batch sizes, but tensordict {i} has {list(node._meta.batch_size)} and "
-                f"tensordict 0 has {list(size)}; expand or index them to one batch size"
+                f"stacking tensordicts requires them to have congruent batch sizes, and tensordict {i} has "
+                f"{list(node._meta.batch_size)} where tensordict 0 has {list(size)}; expand or index them to one"
             )
     result: N = _stack_same(nodes, normal_dim(dim, size, extra=1))
     return result if out is None else _write_all("stack", result, out)

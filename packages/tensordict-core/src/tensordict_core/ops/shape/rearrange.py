@@ -101,8 +101,8 @@ class Rearrangement(Shape):
         size = self._meta.batch_size
         if len(counts) != len(size):
             raise ValueError(
-                f"repeat needs one number per batch dimension, got {list(counts)} for batch size {list(size)}; "
-                "use expand to add dimensions"
+                f"The number of repeat elements must match the number of dimensions of the tensordict, got "
+                f"{list(counts)} for batch size {list(size)}; use expand to add dimensions"
             )
         new = [n * c for n, c in zip(size, counts, strict=True)]
         return self._in_place(

@@ -130,7 +130,8 @@ class Shape(Node):
         """
         at = _either("unsqueeze", args, "dim", dim)
         size = self._meta.batch_size
-        return self._rearranged(Unsqueeze(size, normal_dim(at, size, extra=1)))
+        rule = "unsqueezing is allowed for dims comprised between `-td.batch_dims - 1` and `td.batch_dims`"
+        return self._rearranged(Unsqueeze(size, normal_dim(at, size, extra=1, rule=rule)))
 
     def squeeze(self, *args: Any, dim: int | Sequence[int] | None = None) -> Self:
         """Remove batch dimensions of size 1: the dimension ``dim`` or several; by default all of them.
@@ -169,8 +170,8 @@ class Shape(Node):
             normal = ()
         if sorted(normal) != list(range(len(size))):
             raise ValueError(
-                f"permute needs each of the {len(size)} batch dimensions once, got {list(order)}; "
-                "the entries' own dimensions cannot be permuted"
+                f"Cannot compute the permutation: {list(order)} is a permutation order incompatible with the "
+                f"tensordict shape {list(size)}; name each batch dimension once, and no dimension of the entries"
             )
         if normal == tuple(range(len(size))) and not self._inmost()._is_lazy_stack:
             return self._unchanged()
@@ -184,7 +185,8 @@ class Shape(Node):
         """
         size = self._meta.batch_size
         order = list(range(len(size)))
-        a, b = normal_dim(dim0, size), normal_dim(dim1, size)
+        rule = "dim0 and dim1 must be within the range of the number of dimensions"
+        a, b = normal_dim(dim0, size, rule=rule), normal_dim(dim1, size, rule=rule)
         if a == b:
             return self._unchanged()
         order[a], order[b] = order[b], order[a]
@@ -255,7 +257,8 @@ class Shape(Node):
         extra = len(target) - len(old)
         if extra < 0:
             raise RuntimeError(
-                f"expand to {target} has fewer dimensions than the batch size {list(old)}; pass at least as many"
+                f"expand: the number of sizes provided ({len(target)}) must be greater or equal to the number of "
+                f"dimensions in the batch size {list(old)}; pass at least as many"
             )
         for i, n in enumerate(old):
             wanted = target[extra + i]
@@ -306,7 +309,9 @@ class Shape(Node):
             return self._in_place(self.unsqueeze(0), inplace)
         start, end = normal_dim(start_dim, size), normal_dim(end_dim, size)
         if end < start:
-            raise ValueError(f"flatten needs start_dim before end_dim, got {start_dim} and {end_dim}")
+            raise ValueError(
+                f"The end dimension must be greater or equal to the start, got {start_dim} to {end_dim}; exchange them"
+            )
         if start == end and self._inmost()._is_lazy_stack:
             return self._unchanged()
         new = torch.Size((*size[:start], size[start : end + 1].numel(), *size[end + 1 :]))

@@ -73,18 +73,20 @@ class Splitting(Node):
         if isinstance(split_size, int):
             if split_size < 0 or (split_size == 0 and total):
                 raise errors.SizeError(
-                    f"split needs a positive split_size, got {split_size}; use chunk for a number of pieces"
+                    f"split: split_size must be positive, got {split_size}; use chunk for a number of pieces"
                 )
             sizes = [min(split_size, total - start) for start in range(0, total, split_size or 1)] or [0]
         else:
             given: Any = split_size
             sizes = list(given) if isinstance(given, Iterable) else [given]
             if not all(hasattr(n, "__index__") for n in sizes):
-                raise TypeError(f"split takes an integer or a sequence of integers, got {split_size!r}; pass integers")
+                raise TypeError(
+                    f"split(): argument 'split_size' must be int or list of ints, got {split_size!r}; pass integers"
+                )
             if sum(sizes) != total or any(n < 0 for n in sizes):
                 raise errors.SizeError(
-                    f"split sizes {sizes} must not be negative and must add up to {total}, the size of dimension {at}; "
-                    "change one of them"
+                    f"split expects split_sizes to sum exactly to {total}, the size of dimension {at}, and not to be "
+                    f"negative, got {sizes}; change one of them"
                 )
         return self._pieces(sizes, at)
 
@@ -110,7 +112,9 @@ class Splitting(Node):
         2
         """
         if chunks < 1:
-            raise ValueError(f"chunk needs a positive number of chunks, got {chunks}; use split for pieces of a size")
+            raise ValueError(
+                f"chunks must be a strictly positive integer, got {chunks}; use split for pieces of a size"
+            )
         size = self._meta.batch_size
         total = size[normal_dim(dim, size)] if size else 0
         if not total:
