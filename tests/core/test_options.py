@@ -79,7 +79,7 @@ def test_get_without_a_default_returns_none_or_raises():
     try:
         assert get_defaults_to_none() is False
         for key in ("x", ("a", "x"), ("a", "b", "x"), ("x", ("y",))):
-            with pytest.raises(KeyError, match=r"x|passes through a Tensor"):
+            with pytest.raises(KeyError, match=r"x|is a Tensor, not a tensordict"):
                 td.get(key)
             assert td.get(key, None) is None
         assert td.get(("a", "b")) == 1
@@ -125,7 +125,7 @@ def test_the_compact_form_is_one_line():
     with set_printoptions(compact=True):
         assert repr(td) == "TensorDict(batch_size=[2], fields={a: [3]{b: f32[]}, s: str, z: f32[3]})"
         ragged = lazy_stack([TensorDict({"a": torch.zeros(n)}) for n in (1, 2)])
-        assert "a: ragged" in repr(ragged)
+        assert "a: f32[-1]" in repr(ragged)
 
 
 def test_the_html_view_escapes_keys_and_can_be_switched_off():

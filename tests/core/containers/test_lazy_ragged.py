@@ -193,7 +193,8 @@ def test_reshaping_ragged_stacks_moves_rows_and_copies_nothing():
 
 def test_printing_shows_ragged_and_exclusive_entries():
     text = repr(ragged())
-    assert "torch.Size([2, -1])" in text and "exclusive_fields={0: ['own']}" in text and "stack_dim=0" in text
+    assert "torch.Size([2, -1])" in text and "stack_dim=0" in text
+    assert "exclusive_fields={\n        0 ->\n            own: Tensor(shape" in text
 
 
 def test_sizes_that_ragged_elements_find_read_as_minus_one():

@@ -19,7 +19,7 @@ from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
 from tensordict_class.stacks import STACK_MEMBERS, stack_member
 from tensordict_class.state import loadable_state
-from tensordict_core import NO_DEFAULT, NestedKey, TensorDict, TensorDictBase, is_non_tensor
+from tensordict_core import NO_DEFAULT, NestedKey, TensorDict, TensorDictBase, get_printoptions, is_non_tensor
 from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, with_options
 
 __all__ = ["Instance", "run_post_init"]
@@ -445,14 +445,21 @@ class Instance(Forwarding):
             device=None,
             is_shared=False)
         """
+        if get_printoptions()["compact"]:
+            return self._repr_as(type(self).__name__)
         keys = set(self._keys())
         shown = [f.name for f in self._declaration.fields if f.repr]
         lines = [f"{name}={self._describe(name)}" for name in sorted(shown) if name in keys]
         lines += [f"{name}=None" for name in shown if name not in keys]
         # a field that hides metadata of its name is shown once
-        lines += [line for line in self._repr_meta() if line.split("=")[0] not in self._rules]
+        hidden = {*self._rules, "exclusive_fields", "stack_dim"}
+        lines += [line for line in self._repr_meta() if line.split("=")[0] not in hidden]
         text = ",\n".join(lines).replace("\n", "\n    ")
         return f"{type(self).__name__}(\n    {text})"
+
+    def _unset_fields(self) -> list[str]:
+        keys = set(self._keys())
+        return [f.name for f in self._declaration.fields if f.repr and f.name not in keys]
 
 
 def _with_classes(cls: type[Any], tensordict: Any) -> Any:

@@ -24,6 +24,7 @@ __all__ = [
     "get_defaults_to_none",
     "get_printoptions",
     "list_to_stack",
+    "print_compactly",
     "set_capture_non_tensor_stack",
     "set_get_defaults_to_none",
     "set_list_to_stack",
@@ -54,6 +55,25 @@ BRIEF: Final = dict.fromkeys(
     ("show_device", "show_is_shared", "show_field_device", "show_dtype", "show_field_is_shared"), False
 )
 """The print options that ``verbose=False`` sets."""
+
+_DETAILS: Final = frozenset(PRINT_DEFAULTS) - {
+    "compact",
+    "html",
+    "show_batch_size",
+    "show_device",
+    "show_dtype",
+    "sort_keys",
+}
+
+
+def print_compactly() -> None:
+    """Make the compact form the default, before a program selects one; `tensordict-suite` does, as its release does.
+
+    >>> from tensordict_core.base.options import PRINT_DEFAULTS
+    >>> PRINT_DEFAULTS["compact"]
+    False
+    """
+    PRINT_DEFAULTS["compact"] = True
 
 
 class _Options:
@@ -244,7 +264,9 @@ class set_printoptions(Setting):
         order = kwargs.get("sort_keys")
         if not callable(order) and order not in (None, "alphabetical", "insertion"):
             raise ValueError(f"sort_keys={order!r} is no order; pass 'alphabetical', 'insertion' or a function")
-        self._changes = {**({} if verbose else BRIEF), **kwargs}
+        # a detail that only the long form has selects that form
+        form = {"compact": False} if kwargs.keys() & _DETAILS else {}
+        self._changes = {**({} if verbose else BRIEF), **form, **kwargs}
         self._before = []
 
     def _new_value(self) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class Masking(Node):
         dims = index.ndim
         if dims > len(size):
             raise errors.bad_index_count(dims, size)
-        at = normal_dim(dim, size[:dims] if dim >= 0 else size, rule=f"Cannot gather tensordict along dim {dim}")
+        at = normal_dim(dim, size[:dims] if dim >= 0 else size)
         if at >= dims:
             raise errors.bad_dim(dim, size[:dims])
         new = torch.Size((*index.shape, *size[dims:]))

@@ -248,6 +248,12 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         self._del(old)
         self._set(new, value)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(params={self._now()!r})"
+
+    def _kind_in(self, parent: Any) -> str:
+        return "" if isinstance(parent, TensorDictParams) else type(self).__name__
+
     def register_get_post_hook(self, hook: Hook) -> None:
         """Registers a hook on reads of a tensor; a result that is not ``None`` replaces the value.
 

@@ -14,10 +14,12 @@ import torch
 from tensordict_core.base import errors
 from tensordict_core.base.meta import names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.options import PRINT_DEFAULTS
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.ops.io.format import describe, in_braces, indented
 
 __all__ = ["LazyElementwise"]
 
@@ -272,13 +274,21 @@ class LazyElementwise(TensorDictBase, abstract=True):
         except RuntimeError:  # not even their numbers of dimensions agree
             shape = "ragged"
         dtype = first.dtype if len({entry.dtype for entry in column}) == 1 else "mixed"
+        if options.printing is not PRINT_DEFAULTS and dtype != "mixed" and shape != "ragged" and -1 not in shape:
+            return describe(self._get(key))  # details of the stacked tensor are asked for
         return (
             f"{type(first).__name__}(shape={shape}, device={first.device}, dtype={dtype}, is_shared={self.is_shared()})"
         )
 
-    def _repr_meta(self: Any) -> list[str]:
+    def _exclusive_keys(self: Any) -> dict[int, list[str]]:
+        """Return for each element the keys that not all of them have, if it has some."""
         common = set(self._keys())
         own = {i: sorted(set(td._keys()) - common) for i, td in enumerate(self.tensordicts)}
-        exclusive = {i: keys for i, keys in own.items() if keys}
-        lines = [f"exclusive_fields={exclusive}"] if exclusive else []
-        return [*lines, *super()._repr_meta(), f"stack_dim={self.stack_dim}"]
+        return {i: keys for i, keys in own.items() if keys}
+
+    def _repr_meta(self: Any) -> list[str]:
+        exclusive = []
+        for i, keys in self._exclusive_keys().items():
+            described = self.tensordicts[i]._describe
+            exclusive.append(f"{i} ->" + ",".join(indented(f"\n{key}: {described(key)}") for key in keys))
+        return [f"exclusive_fields={in_braces(exclusive)}", *super()._repr_meta(), f"stack_dim={self.stack_dim}"]

@@ -383,7 +383,10 @@ class NonTensorDataBase(SharesValues, abstract=True):
 
         >>> from tensordict_core import NonTensorData
         >>> NonTensorData("a", batch_size=[2]).maybe_to_stack()
-        NonTensorStack(['a', 'a'], batch_size=torch.Size([2]), device=None)
+        NonTensorStack(
+            ['a', 'a'],
+            batch_size=torch.Size([2]),
+            device=None)
         """
         if not self._meta.batch_size or not self._is_shared:
             return self

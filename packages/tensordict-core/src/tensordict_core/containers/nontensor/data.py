@@ -25,6 +25,9 @@ from tensordict_core.ops.io.linked_list import LinkedList, linked_values
 
 __all__ = ["NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
 
+_LONGEST = 50
+"""The characters of its values that the text of a stack has."""
+
 
 class NonTensorData(NonTensorDataBase):
     """One non-tensor value for all positions of a batch.
@@ -444,7 +447,10 @@ class NonTensorStack(NonTensorDataBase):
         return self.tolist()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.tolist()}, batch_size={self._meta.batch_size}, device={self._meta.device})"
+        values = str(self.tolist())
+        shown = values if len(values) <= _LONGEST else values[:_LONGEST] + "..."
+        lines = [shown, f"batch_size={self._meta.batch_size}", f"device={self._meta.device}"]
+        return f"{type(self).__name__}(\n    " + ",\n    ".join(lines) + ")"
 
 
 def _plain(item: Any) -> Any:

@@ -6,25 +6,33 @@ layout.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node
 from tensordict_core.base.options import PRINT_DEFAULTS, current
 from tensordict_core.base.predicates import in_shared_memory
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.ops.io import html
+from tensordict_core.ops.io.compact import compact, ordered
 
-__all__ = ["Representation", "describe"]
+__all__ = ["Representation", "describe", "in_braces", "indented"]
 
 _INDENT = " " * 4
-_SHORT_DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
 
-def _indent(text: str) -> str:
+def indented(text: str) -> str:
+    """Return a text with all lines but the first indented."""
     return text.replace("\n", "\n" + _INDENT)
+
+
+def in_braces(entries: Iterable[str]) -> str:
+    """Return the entries of a tensordict in braces, one a line."""
+    return "{" + (",".join(indented(f"\n{entry}") for entry in entries) or "\n") + "}"
 
 
 def describe(value: Any) -> str:
@@ -33,7 +41,7 @@ def describe(value: Any) -> str:
     >>> describe(torch.zeros(2))
     'Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)'
     """
-    if not is_leaf_tensor(value):
+    if not isinstance(value, Tensor):
         return repr(value)
     kind = type(value).__name__
     if current.printing is PRINT_DEFAULTS:
@@ -61,44 +69,20 @@ def _properties(value: Tensor, options: dict[str, Any]) -> list[str]:
         said.append(f"is_view={value._is_view()}")
     if options["show_storage_size"]:
         said.append(f"storage_size={value.untyped_storage().nbytes()}")
-    if options["plain"] and value.numel() and value.dtype != torch.bool and not value.is_complex():
-        numbers = value.detach().double()
-        said.append(f"mean={numbers.mean().item():.4g}, std={numbers.std(correction=0).item():.4g}")
+    if options["plain"]:
+        said.append(_summary(value.detach()))
     return said
 
 
-def _short_dtype(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    letters = name.rstrip("0123456789")
-    return _SHORT_DTYPES.get(letters, letters) + name[len(letters) :]
-
-
-def _short(node: Any, key: str, dims: int) -> str:
-    """Return one entry in the one-line form; shapes without the batch size."""
-    try:
-        value = node._get(key)
-    except RuntimeError:  # the elements of a lazy stack have different shapes under this key
-        return "ragged"
-    if is_leaf_tensor(value):
-        dtype = _short_dtype(value.dtype) if current.printing["show_dtype"] else ""
-        return dtype + (str(list(shape_of(value)[dims:])) if current.printing["show_shape"] else "")
-    if value._is_opaque:
-        held = value._entry_value()
-        return type(value if isinstance(held, list) else held).__name__
-    own = value._meta.batch_size
-    return (str(list(own[dims:])) if len(own) > dims else "") + _short_fields(value)
-
-
-def _short_fields(node: Any) -> str:
-    dims = len(node._meta.batch_size)
-    return "{" + ", ".join(f"{key}: {_short(node, key, dims)}" for key in _ordered(node)) + "}"
-
-
-def _ordered(node: Any) -> list[str]:
-    order = current.printing["sort_keys"]
-    if callable(order):
-        return sorted(node._keys(), key=order)
-    return sorted(node._keys()) if order == "alphabetical" else list(node._keys())
+def _summary(value: Tensor) -> str:
+    """Return the mean and the standard deviation of numbers, the limits of integers and bools."""
+    if not value.numel():
+        return "[]"
+    if value.is_floating_point() or value.is_complex():
+        numbers = value.to(torch.complex128 if value.is_complex() else torch.float64)
+        spread = numbers.std().item() if value.numel() > 1 else math.nan  # torch warns of one number
+        return f"mean={numbers.mean().item():.4g}, std={spread:.4g}"
+    return f"min={value.min().item()}, max={value.max().item()}"
 
 
 class Representation(Node):
@@ -117,18 +101,28 @@ class Representation(Node):
             device=None,
             is_shared=False)
         """
+        return self._repr_as(type(self).__name__)
+
+    def _repr_as(self, name: str) -> str:
         if current.printing["compact"]:
-            return f"{type(self).__name__}({', '.join([*self._repr_short(), f'fields={_short_fields(self)}'])})"
-        fields = ",\n".join(f"{key}: {self._describe(key)}" for key in _ordered(self))
-        shown = _indent("\n" + fields) + "}" if fields else "}"
-        lines = [f"fields={{{_indent(shown) if fields else shown}", *self._repr_meta()]
-        return f"{type(self).__name__}(\n{_INDENT}" + f",\n{_INDENT}".join(lines) + ")"
+            return compact(self, name)
+        lines = [f"fields={in_braces(f'{key}: {self._describe(key)}' for key in ordered(self))}", *self._repr_meta()]
+        return f"{name}(" + indented("\n" + ",\n".join(lines)) + ")"
+
+    def _kind_in(self, parent: Any) -> str:
+        """Return what the compact form of ``parent`` prints in front of the entries of this node."""
+        name = type(self).__name__
+        return "" if name == "TensorDict" else name
+
+    def _unset_fields(self) -> list[str]:
+        """Return the names of fields without an entry, which are printed too."""
+        return []
 
     def _repr_html_(self) -> str | None:
         """Return the entries as folding tables for notebooks; ``None`` if the print options switch it off."""
         if not current.printing["html"]:
             return None
-        return html.page(html.section(self, type(self).__name__, _ordered))
+        return html.page(html.section(self, type(self).__name__, ordered))
 
     def _ipython_key_completions_(self) -> list[Any]:
         """Return what IPython and notebooks offer after ``td["``: the keys, and the nested ones as tuples.
@@ -139,7 +133,7 @@ class Representation(Node):
         return list(self.keys(include_nested=True))
 
     def _repr_short(self) -> list[str]:
-        """Return the metadata in the one-line form."""
+        """Return the metadata in the title of the HTML form."""
         meta, options = self._meta, current.printing
         said = [f"batch_size={list(meta.batch_size)}"] if options["show_batch_size"] else []
         if meta.device is not None and options["show_device"]:

@@ -80,7 +80,8 @@ def section(node: Any, title: str, keys: Any) -> Section:
     inmost = node._inmost()
     if inmost._is_lazy_stack:
         title += f", stack_dim={inmost.stack_dim}"
-        rows += [("", line) for line in inmost._repr_meta() if line.startswith("exclusive_fields=")]
+        exclusive = inmost._exclusive_keys()
+        rows += [("", f"exclusive_fields={exclusive}")] if exclusive else []
     count = len(names) - len(below) + sum(one.entries for one in below)
     return Section(title, rows, below, count, _bytes_below(node))
 

@@ -1,0 +1,127 @@
+"""Phrases of error messages that programs and tests match: both libraries have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from side_by_side import OURS, THEIRS, Row, catchable
+
+
+def td(lib: Any, *size: int) -> Any:
+    return lib.TensorDict({"a": torch.zeros(*size or (3,), 2), "b": torch.zeros(size or (3,))}, size or [3])
+
+
+def stack(lib: Any) -> Any:
+    return lib.lazy_stack([td(lib), td(lib)])
+
+
+def close(lib: Any) -> Any:
+    lib.assert_close(td(lib), td(lib) + 1)
+
+
+def renamed(lib: Any) -> Any:
+    td(lib).names = ["x", "y"]
+
+
+def twice(lib: Any) -> Any:
+    td(lib, 3, 4).names = ["x", "x"]
+
+
+def resized(lib: Any) -> Any:
+    td(lib).batch_size = [4]
+
+
+def unlocked(lib: Any) -> Any:
+    root = lib.TensorDict({"n": {"b": 1}}).lock_()
+    root["n"].unlock_()
+
+
+def resized_stack(lib: Any) -> Any:
+    stack(lib).batch_size = []
+
+
+CALLS: list[tuple[str, Row]] = [
+    ("Cannot modify locked TensorDict", lambda lib: td(lib).lock_().set("c", torch.zeros(3))),
+    ("part of a locked graph", unlocked),
+    ("not found in TensorDict with keys", lambda lib: td(lib)["c"]),
+    ("is a Tensor, not a tensordict", lambda lib: td(lib)["a", "b"]),
+    ("batch dimension mismatch", lambda lib: td(lib).set("c", torch.zeros(4))),
+    ("which is incompatible with the batch-size torch.Size([4])", resized),
+    ("Modifying the batch size of a lazy representation of a tensordict", resized_stack),
+    ("Only NestedKeys are supported", lambda lib: td(lib).set(1, torch.zeros(3))),
+    ("Converting a tensordict to boolean value is not permitted", lambda lib: bool(td(lib))),
+    ("Failed to update 'a'", lambda lib: td(lib).set_("a", torch.zeros(3, 7))),
+    ("indexed destination TensorDict batch size is", lambda lib: td(lib).__setitem__(slice(2), td(lib))),
+    ("Incompatible dim", lambda lib: td(lib)[0].unbind(0)),
+    ("Incompatible dim 5", lambda lib: td(lib).unbind(5)),
+    ("unsqueezing is allowed for dims comprised between", lambda lib: td(lib).unsqueeze(9)),
+    ("must be within the range of the number of dimensions", lambda lib: td(lib).transpose(0, 9)),
+    ("permutation", lambda lib: td(lib, 3, 4).permute(0, 0)),
+    ("dim must be in the range", lambda lib: torch.cat([td(lib), td(lib)], 7)),
+    ("indexing a tensordict with td.batch_dims==0 is not permitted", lambda lib: td(lib)[0][0]),
+    ("too many indices for tensor of dimension", lambda lib: td(lib)[0, 0]),
+    ("is out of bounds for dimension 0 with size 3", lambda lib: td(lib)[7]),
+    ("only integers, slices (`:`), ellipsis (`...`), None", lambda lib: td(lib)[1.5]),
+    ("Invalid index type", lambda lib: stack(lib)[1.5]),
+    ("iteration over a 0-d tensordict", lambda lib: list(td(lib)[0])),
+    ("split_size must be positive", lambda lib: td(lib).split(0)),
+    ("must be int or list of ints", lambda lib: td(lib).split("a")),
+    ("split_sizes to sum exactly to 3", lambda lib: td(lib).split([1, 1])),
+    ("chunks must be a strictly positive integer", lambda lib: td(lib).chunk(0)),
+    ("must be greater or equal to the number of", lambda lib: td(lib, 3, 4).expand(3)),
+    ("for a batch of 3 elements", lambda lib: td(lib).view(5)),
+    ("The number of repeat elements must match the number of dimensions", lambda lib: td(lib).repeat(1, 2)),
+    ("The end dimension must be greater or equal to the start", lambda lib: td(lib, 3, 4).flatten(1, 0)),
+    ("the length of the dimension names must equate the", renamed),
+    ("Some dimension names are non-unique", twice),
+    ("Some names to be renamed were not part of the tensordict names", lambda lib: td(lib).rename(q="z")),
+    (
+        "refine_names: cannot coerce TensorDict names",
+        lambda lib: lib.TensorDict({}, [3], names=["x"]).refine_names("y"),
+    ),
+    ("keys in tensordicts mismatch", lambda lib: stack(lib) + lib.TensorDict({}, [2, 3])),
+    ("not found and no pad value provided", lambda lib: td(lib).where(torch.ones(3).bool(), td(lib).select("a"))),
+    (
+        "Failed to stack tensors within a tensordict",
+        lambda lib: lib.lazy_stack([lib.TensorDict({"a": torch.zeros(i)}) for i in (1, 2)])["a"],
+    ),
+    ("congruent batch sizes", lambda lib: torch.stack([td(lib), td(lib)[:2]])),
+    (
+        "The sets of keys in the tensordicts to stack are exclusive",
+        lambda lib: torch.stack([td(lib), td(lib).select("a")]),
+    ),
+    ("items cannot be empty", lambda lib: lib.lazy_stack([])),
+    ("Batch sizes in tensordicts differs", lambda lib: stack(lib).append(td(lib)[:2])),
+    ("at least 2 tensordicts must be provided", lambda lib: lib.merge_tensordicts(td(lib))),
+    ("list_of_tensordicts cannot be empty", lambda lib: lib.pad_sequence([])),
+    ("pad_size must have an even number of dimensions", lambda lib: lib.pad(td(lib), [1])),
+    ("Flattening keys in tensordict", lambda lib: lib.TensorDict({"a": {"b": 1}, "a.b": 1}).flatten_keys()),
+    ("Unflattening key(s) in tensordict", lambda lib: lib.TensorDict({"a.b": 1, "a": 1}).unflatten_keys()),
+    ("only Tensors of floating point dtype can require gradients", lambda lib: lib.TensorDict(a=1).requires_grad_()),
+    ("A TensorDict source is expected to be a", lambda lib: lib.TensorDict([3])),
+    ("Either a dictionary or a sequence of kwargs must be provided", lambda lib: lib.TensorDict({"a": 1}, a=2)),
+    (
+        "Cannot load state-dict because the key sets don't match",
+        lambda lib: td(lib).load_state_dict({"a": torch.zeros(3, 2)}),
+    ),
+    (
+        "Either chunksize or num_chunks must be provided, but not both",
+        lambda lib: td(lib).map(len, chunksize=1, num_chunks=2),
+    ),
+    ("stack_dim must not be None", lambda lib: lib.dense_stack_tds([td(lib), td(lib)])),
+    ("already present in TensorDict", lambda lib: td(lib).rename_key_("a", "b", safe=True)),
+    ("does not match", close),
+]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("phrase", "call"), CALLS, ids=[phrase for phrase, _ in CALLS])
+def test_messages_have_the_phrases_that_programs_match(phrase, call):
+    with pytest.raises(Exception) as theirs:
+        call(THEIRS)
+    assert phrase in str(theirs.value)
+    with pytest.raises(catchable(theirs.value)) as ours:
+        call(OURS)
+    assert phrase in str(ours.value)
