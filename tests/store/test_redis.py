@@ -224,7 +224,7 @@ def test_a_ragged_entry_leaves_nothing_behind_when_it_is_removed_or_replaced(red
 
 def test_a_stack_is_opened_as_a_stack_only(redis_port):
     store = sample().to_store(port=redis_port)
-    with pytest.raises(TypeError, match="no lazy stack; open it with TensorDictStore"):
+    with pytest.raises(TypeError, match="not a lazy stack; open it with TensorDictStore"):
         LazyStackedTensorDictStore.from_store(port=redis_port, td_id=store.td_id)
     with pytest.raises(TypeError, match="takes a lazy stack"):
         LazyStackedTensorDictStore.from_lazy_stack(sample(), port=redis_port)
