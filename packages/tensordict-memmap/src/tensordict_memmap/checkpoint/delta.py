@@ -1,8 +1,8 @@
-"""`save_delta`: writes only what differs from an earlier save, for weights that change a little between two saves.
+"""`save_delta`: writes only the differences from an earlier save, for weights that change little between two saves.
 
-The result is one safetensors file. Tensors whose checksum is that of the base are left out. Others are compared with
-the base in blocks, and the file gets the blocks that differ, or the whole tensor if most do (``loading/delta.py`` puts
-them together again).
+The result is one safetensors file. Tensors whose checksum equals that of the base are omitted. Others are compared with
+the base in blocks, and the file holds the blocks that differ, or the whole tensor if most blocks do.
+``loading/delta.py`` combines them with the base.
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ def save_delta(
     existsok: bool = True,
     durable: bool = False,
 ) -> Any:
-    """Writes the tensors, or the blocks of tensors, that differ from an earlier save; a load gives the whole.
+    """Writes the tensors, or the blocks of tensors, that differ from an earlier save; a load returns all entries.
 
-    ``TensorDict.load(path)`` opens the delta together with its base, and ``convert(path, target)`` makes a save of it
-    that needs no base. Keys, shapes, dtypes and non-tensor values are those of ``data``, whatever the base has.
+    ``TensorDict.load(path)`` opens the delta together with its base, and ``convert(path, target)`` writes a save that
+    does not need the base. Keys, shapes, dtypes and non-tensor values are those of ``data``; the base may have others.
 
     Args:
         data: a tensordict, lazy stack, tensorclass or non-tensor data.
-        path: the safetensors file to write, whatever its name. Its earlier content stays until the new is complete.
+        path: the safetensors file to write, with any name. An existing file is replaced when the new one is complete.
         base: the path of the earlier save, or a tensordict that was loaded from it or mapped onto it. It is a folder
             with a file for each leaf, a safetensors file, or another delta, saved with ``checksum=True``. The delta
             records its path relative to ``path`` and the identity of its content.
-        block_size: the number of bytes that are written together if one of them differs.
-        max_chain: the most deltas on top of each other, at most 64.
+        block_size: the size in bytes of the blocks that are compared and written.
+        max_chain: the maximum number of deltas on top of each other, at most 64.
         num_threads: the number of writer threads; chosen for the machine if None or 0.
-        existsok: whether an earlier file may be replaced.
-        durable: whether the file survives a power failure once this returns.
+        existsok: whether an existing file may be replaced.
+        durable: whether to sync the file to disk before the call returns.
 
     Returns:
         ``data`` itself.
 
     Raises:
         FileNotFoundError: There is no save at ``base``.
-        ValueError: The base is an archive, a consolidated file, shards or a URL, has no checksums, is the file to
-            write or one that it needs, or is the last of ``max_chain`` deltas.
+        ValueError: The base is an archive, a consolidated file, shards or a URL, has no checksums, is the file to write
+            or depends on it, or is the last of ``max_chain`` deltas.
         TypeError: An entry cannot be stored; the error names its key.
 
     >>> weights = TensorDict({"a": torch.zeros(100_000), "b": torch.ones(3)})

@@ -1,7 +1,7 @@
-"""Rotation: a folder of checkpoints ``step-000100``, of which the newest are kept, and `latest` finds a whole one.
+"""Rotation: a folder of checkpoints ``step-000100``, of which the newest are kept, and `latest` finds a complete one.
 
-A checkpoint gets its name when it is complete, and loses it before a byte of it is removed. So whatever is killed at
-whatever moment, a name stands for a whole checkpoint, and the next rotation removes what was left.
+A checkpoint gets its name when it is complete, and loses the name before the first byte of it is removed. Therefore
+every named checkpoint is complete, also after a process is killed, and the next rotation removes incomplete files.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def checkpoint_name(step: int, ending: str = "") -> str:
 
 
 def latest(path: str | os.PathLike[str]) -> Path | None:
-    """Returns the path of the checkpoint of the greatest step in a folder; None if there is none.
+    """Returns the path of the checkpoint with the greatest step in a folder; None if there is none.
 
-    Unfinished and damaged checkpoints are passed over: the files of the returned one exist and have their sizes.
+    Incomplete and damaged checkpoints are skipped: the files of the returned one exist and have the right sizes.
 
     Args:
         path: the folder that ``save_checkpoint(path, step=..., keep=...)`` was called with.
@@ -61,15 +61,15 @@ def latest(path: str | os.PathLike[str]) -> Path | None:
 
 
 def rotate(folder: str | os.PathLike[str], keep: int, *, written: str | os.PathLike[str]) -> None:
-    """Removes all checkpoints of a folder but the newest whole ones.
+    """Removes all checkpoints of a folder except the newest complete ones.
 
-    Damaged checkpoints that are newer than the kept ones stay, and so do bases of kept deltas, and files that no save
-    wrote.
+    Damaged checkpoints that are newer than the kept ones, bases of kept deltas, and files that no save wrote are not
+    removed.
 
     Args:
         folder: the folder.
-        keep: the number of whole checkpoints to keep, those of the greatest steps.
-        written: the checkpoint that was written just now, which is kept in any case.
+        keep: the number of complete checkpoints to keep, those with the greatest steps.
+        written: the checkpoint that was just written, which is always kept.
 
     Warns:
         UserWarning: A checkpoint cannot be removed.

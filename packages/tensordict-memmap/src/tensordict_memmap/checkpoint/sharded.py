@@ -1,8 +1,8 @@
 """Sharded training states: the ranks save one checkpoint together, and each restores its parts of it.
 
-Parameters that are DTensors (``fully_shard``, ``distribute_tensor``) are saved and read by the room ``distributed``.
-What remains for a checkpoint are the random states, which differ between ranks, and the placements of the states of an
-optimizer, which are those of its parameters.
+Parameters that are DTensors (``fully_shard``, ``distribute_tensor``) are saved and read by ``distributed``. This module
+adds the random states, which differ between ranks, and the placements of the state of an optimizer, which are those of
+its parameters.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Packing of states: nested Python values with tensors in them become a tensordict and a JSON record, and back.
 
-A state dict has what a tensordict has not: integer keys, lists, numbers, tuples, the version metadata of modules. The
-tensors go into a nested tensordict, under keys that follow from their places, so that any reader finds
-``model.encoder.weight``. The rest is the record, in which ``{"$": "tensor"}`` stands for the tensor of that place::
+A state dict has parts that a tensordict cannot hold: integer keys, lists, numbers, tuples, the version metadata of
+modules. The tensors are stored in a nested tensordict, under keys that follow from their positions, so that any reader
+finds ``model.encoder.weight``. The rest is the record, in which ``{"$": "tensor"}`` is a placeholder for the tensor of
+that position::
 
     {"state": {"$": "dict", "items": [[0, {"exp_avg": {"$": "tensor"}}]]}, "param_groups": [{"lr": 0.1}]}
 
-No value is pickled: one that has no exact JSON form is an error that names its place.
+No value is pickled: a value without an exact JSON form raises an error that names its position.
 """
 
 from __future__ import annotations

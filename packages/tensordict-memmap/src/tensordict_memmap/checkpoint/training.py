@@ -1,8 +1,8 @@
 """`save_checkpoint` and `load_checkpoint`: the whole state of a training run in one atomic save, without pickle.
 
-A checkpoint is a saved tensordict like any other: ``TensorDict.load(path)["model"]`` has the weights. Beside the
-tensors it holds one JSON text, the record of everything else (`state`). It has checksums, so it is mapped copy-on-write
-by default, and training that starts from it cannot change it.
+A checkpoint is a saved tensordict: ``TensorDict.load(path)["model"]`` has the weights. In addition to the tensors it
+holds one JSON text, the record of everything else (`state`). It has checksums, so it is mapped copy-on-write by
+default, and training that starts from it cannot change it.
 """
 
 from __future__ import annotations
@@ -97,33 +97,36 @@ def save_checkpoint(
     timeout: float | None = None,
     **objects: Any,
 ) -> Any:
-    """Saves the whole state of a training run, all or nothing.
+    """Saves the whole state of a training run, atomically.
 
-    If a parameter is a DTensor, all ranks of the default process group call this with the same arguments and write one
-    checkpoint together. Values and plain tensors are those of the first rank; the random state is that of each.
+    If a parameter is a DTensor, all ranks of the default process group call this function with the same arguments and
+    write one checkpoint together. Values and plain tensors are saved from the first rank, the random state from every
+    rank.
 
     Args:
-        path: the folder or file of the checkpoint, or with ``keep`` the folder of several.
+        path: the folder or file of the checkpoint, or with ``keep`` the folder of several checkpoints.
         model: a module, a tensordict, or any object with ``state_dict``; or a list or dictionary of these.
         optimizer: one or several objects with ``state_dict``.
         scheduler: one or several objects with ``state_dict``.
         step: the number of the step.
         rng: whether to save the state of the global random number generators of Python, NumPy, torch and CUDA.
         extra: anything else: numbers, strings, tensors, tensordicts, and dictionaries, lists and tuples of these.
-        keep: the number of checkpoints to keep. The checkpoint is then ``step-000100`` in the folder ``path``, and
-            older ones are removed once it is complete.
-        base: an earlier checkpoint; only what differs from it is written (`save_delta`).
-        format: ``"tree"``, ``"safetensors"`` or ``"archive"``; None takes it from the suffix of the path.
-        shard_size: the most bytes of tensors in one safetensors file; the checkpoint is then a folder of shards.
+        keep: the number of checkpoints to keep. The checkpoint is then saved as ``step-000100`` in the folder ``path``,
+            and older ones are removed when it is complete.
+        base: an earlier checkpoint; only the differences from it are written (`save_delta`).
+        format: ``"tree"``, ``"safetensors"`` or ``"archive"``; by default according to the file name extension of the
+            path.
+        shard_size: the maximum size in bytes of the tensors in one safetensors file; the checkpoint is then a folder of
+            shards.
         num_threads: the number of writer threads; chosen for the machine if None or 0.
-        checksum: whether to record checksums; by default if this process saves alone, since several ranks read back
-            what they hash. Without them, ``TensorDict.load`` maps a folder so that writes reach it.
+        checksum: whether to record checksums; by default only if this process saves alone, because several ranks would
+            have to read the file again to hash it. Without checksums, ``TensorDict.load`` maps a folder for writing.
         durable: whether to sync the checkpoint to disk before it is complete.
-        return_early: whether to copy the state to host memory and save it in the background, so that training can go on
-            at once. On GPUs the memory is pinned; it is used again for the next checkpoint.
-        pending: what is done about an earlier checkpoint that is still saved in the background: ``"wait"`` waits for
-            it, ``"cancel"`` cancels it.
-        timeout: the longest wait for another rank, in seconds; half an hour if None.
+        return_early: whether to copy the state to host memory and save it in the background, so that training can
+            continue immediately. For tensors on GPUs the memory is pinned; it is reused for the next checkpoint.
+        pending: whether to wait for (``"wait"``) or to cancel (``"cancel"``) an earlier checkpoint that is still being
+            saved in the background.
+        timeout: the maximum time to wait for another rank, in seconds; half an hour if None.
         **objects: further objects with ``state_dict``, such as ``scaler=`` or ``ema=``, and random number generators.
 
     Returns:
@@ -132,7 +135,7 @@ def save_checkpoint(
     Raises:
         TypeError: An object has no ``state_dict``, or a value has no exact form without pickle; the error names it.
         ValueError: Options contradict each other, or a name is reserved.
-        OSError: Writing fails; earlier checkpoints are whole.
+        OSError: Writing fails; earlier checkpoints are unchanged.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.Adam(model.parameters())
@@ -218,22 +221,22 @@ def load_checkpoint(
     verify: str = "size",
     **objects: Any,
 ) -> Checkpoint:
-    """Restores objects to the state of a checkpoint, to the last bit.
+    """Restores objects to exactly the state of a checkpoint.
 
-    A rank with DTensors reads its ranges only, whatever mesh the checkpoint was saved on, or none.
+    A rank with DTensors reads only its parts; the checkpoint may have been saved on another mesh or by one process.
 
-    The checkpoint is read, and checked as ``verify`` says, before any object is changed. Then the objects are restored
-    in the order of the arguments, and the random number generators last. Optimizer states and ``extra`` are copied to
-    memory: training never changes the checkpoint.
+    The checkpoint is read, and verified according to ``verify``, before any object is changed. Then the objects are
+    restored in the order of the arguments, and the random number generators last. Optimizer states and ``extra`` are
+    copied to memory: training never changes the checkpoint.
 
     Args:
-        path: the checkpoint; ``latest(folder)`` gives the newest of a folder.
-        model: what the state was saved of, as in `save_checkpoint`; None leaves it out. Parameters on the ``meta``
-            device are replaced by the saved ones.
+        path: the checkpoint; ``latest(folder)`` returns the newest one in a folder.
+        model: the object to restore, as in `save_checkpoint`; None skips it. Parameters on the ``meta`` device are
+            replaced by the saved ones.
         optimizer: as ``model``.
         scheduler: as ``model``.
         rng: whether to set the global random number generators, if their state was saved.
-        strict: whether missing and unexpected keys of modules are refused.
+        strict: whether missing and unexpected keys of modules raise an error.
         verify: ``"full"`` reads everything and compares the checksums, ``"size"`` compares the sizes of files.
         **objects: further objects, as in `save_checkpoint`.
 

@@ -1,4 +1,4 @@
-"""`convert`: saves a saved tensordict again in another format, a few megabytes at a time.
+"""`convert`: copies a saved tensordict to another format, a few megabytes at a time.
 
 The source is mapped and the target is written like any save, so neither is in memory as a whole, and the target is
 replaced in one step. A source that cannot be mapped (a compressed archive, a remote save) is first copied to a
@@ -43,15 +43,15 @@ def convert(
     allow_pickle: bool = False,
     pbar: bool | None = None,
 ) -> None:
-    """Saves a saved tensordict again in another format, with less than 64 MiB of memory besides the mapped files.
+    """Copies a saved tensordict to another format, with less than 64 MiB of memory in addition to the mapped files.
 
     Args:
         source: the path or URL of a save in any format.
-        target: a path or URL. Its earlier content stays until the new content is complete.
-        format: ``"tree"``, ``"safetensors"``, ``"archive"`` or ``"consolidated"``; None takes the format from the
-            suffix of the target: ``.safetensors``, ``.tdz``, or a tree for any other.
+        target: a path or URL. Existing content is replaced when the new content is complete.
+        format: ``"tree"``, ``"safetensors"``, ``"archive"`` or ``"consolidated"``; by default according to the file
+            name extension of the target: ``.safetensors``, ``.tdz`` for an archive, and a tree for any other.
         compression: the compression of an archive; none by default.
-        shard_size: the maximum number of bytes of tensors in one safetensors file; the target is then a folder.
+        shard_size: the maximum size in bytes of the tensors in one safetensors file; the target is then a folder.
         num_threads: the number of writer threads; chosen for the machine if None.
         durable: whether to sync the target to disk before the call returns.
         checksum: whether to record checksums, which ``load_memmap(..., verify="full")`` compares.

@@ -94,9 +94,9 @@ def write_bag(
     Args:
         bag: a bag of tensordicts.
         path: the folder of the dataset.
-        like: one row; required if the dataset is to have ragged columns of tensors or values that differ by row.
-        ragged: the keys of these columns.
-        append: whether to append to a dataset that exists; else the folder must be new.
+        like: one row; required for ragged columns of tensors or of values that differ by row.
+        ragged: the keys of the ragged columns.
+        append: whether to append to an existing dataset; otherwise the folder must be new.
         durable: whether the commit is synced to disk.
 
     Returns:
@@ -122,7 +122,7 @@ def write_arrays(
         arrays: the arrays by the names of their columns; ``.`` separates the parts of a nested key. All have the same
             number of rows; chunks of rows are those of the first one.
         path: the folder of the dataset.
-        append: whether to append to a dataset that exists; else the folder must be new.
+        append: whether to append to an existing dataset; otherwise the folder must be new.
         durable: whether the commit is synced to disk.
 
     Returns:

@@ -90,17 +90,17 @@ def _read(dataset: MemmapDataset, start: int, stop: int, step: int) -> Iterator[
 
 
 class MemmapDatasink(Datasink[Any]):
-    """A dataset as a sink of ``ray.data.Dataset.write_datasink``; all rows are committed at once, or none.
+    """A dataset as a sink of ``ray.data.Dataset.write_datasink``; either all rows are committed or none.
 
-    Tasks write parts beside the folder; when all have ended, their rows are appended in order and committed. A job that
-    fails leaves nothing.
+    Tasks write parts beside the folder; when all tasks have ended, the rows are appended in order and committed. A
+    failed job adds no rows.
 
     Args:
         path: the folder of the dataset.
-        like: one row: a tensordict. By default the first row that is written, where values and arrays of several
-            lengths make ragged columns.
+        like: one row: a tensordict. By default the first row that is written; values and arrays of different lengths
+            then become ragged columns.
         ragged: the keys of ragged columns, with ``like``.
-        append: whether to append to a dataset that exists; else the folder must be new.
+        append: whether to append to an existing dataset; otherwise the folder must be new.
         durable: whether the commit is synced to disk.
 
     Example::

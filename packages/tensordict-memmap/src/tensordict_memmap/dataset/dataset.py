@@ -71,22 +71,23 @@ class MemmapDataset:
         ragged: Sequence[Key] = (),
         ring: bool = False,
     ) -> Self:
-        """Makes an empty dataset and opens it for writing.
+        """Creates an empty dataset and opens it for writing.
 
         Args:
             path: the folder, created in one step.
             like: one row: a tensordict or tensorclass. Its tensors are not stored; its non-tensor values are those of
                 all rows.
-            capacity: the number of rows to make the files long enough for. They are not committed, and take no disk
-                space.
-            reserve: whether to reserve the disk space for them, so that a full disk raises an error now.
+            capacity: the number of rows for which the files are made long enough. These rows are not committed and take
+                no disk space.
+            reserve: whether to allocate the disk space for ``capacity`` rows, so that a full disk raises an error in
+                this call.
             durable: whether commits are synced to disk.
-            existsok: whether an earlier save may be replaced.
-            ragged: the keys of the columns whose entries differ in size by row: tensors that differ in the first
-                dimension, and values that are not tensors. A batch has a jagged tensor there, or a stack of values. The
-                row ``like`` tells the dtype and the other dimensions, or whether the values are strings, bytes, or
-                others with a JSON form.
-            ring: whether to keep the last ``capacity`` rows only: new rows take the place of the oldest ones.
+            existsok: whether an existing save may be replaced.
+            ragged: the keys of the columns whose rows differ in size: tensors that differ in the first dimension, and
+                non-tensor values. In a batch, such a column is a jagged tensor or a stack of values. The row ``like``
+                determines the dtype and the other dimensions, or whether the values are strings, bytes, or other values
+                with a JSON form.
+            ring: whether to keep the last ``capacity`` rows only: new rows replace the oldest ones.
 
         Raises:
             RuntimeError: The folder is not empty and ``existsok`` is False.
@@ -149,13 +150,14 @@ class MemmapDataset:
         Args:
             path: the folder, or the URL of one, such as ``s3://bucket/data``, to read its rows through a local cache.
             mode: ``"r"`` reads, and in-place changes of entries stay in this process; ``"r+"`` writes.
-            part: with ``"r+"``, the rows ``(start, stop)`` to fill as one of several writers. Rows are committed once
-                all rows before them are. To continue a range, open it again with the same numbers.
+            part: with ``"r+"``, the range of rows ``(start, stop)`` to write as one of several writers. Rows become
+                visible when all rows before them are committed. To continue a range, open it again with the same
+                numbers.
             durable: whether commits are synced to disk.
             allow_pickle: whether non-tensor values without a JSON form may be unpickled.
-            cache: of a URL, the folder of the cache, which later runs and other processes of this machine use too; a
-                temporary one if None.
-            cache_bytes: the number of bytes that cached blocks may take on the disk.
+            cache: for a URL, the folder of the cache, which later runs and other processes of this machine can reuse;
+                by default a temporary folder.
+            cache_bytes: the maximum size in bytes of the cached blocks on disk.
 
         Raises:
             BlockingIOError: Another writer holds some of the rows.
@@ -320,8 +322,8 @@ class MemmapDataset:
 
         Args:
             row: the row, without the row dimension, with the keys, classes, dtypes and shapes of the saved rows.
-            commit: whether to commit it at once. A commit takes longer than a write: to write many rows, pass False
-                and call :meth:`commit` after the last.
+            commit: whether to commit the row immediately. A commit takes longer than a write: to write many rows, pass
+                False and call :meth:`commit` after the last one.
 
         Raises:
             ValueError: The row does not match the saved ones; the error names the key, and nothing is written.
@@ -339,7 +341,7 @@ class MemmapDataset:
 
         Args:
             rows: the rows.
-            commit: whether to commit them at once.
+            commit: whether to commit them immediately.
             threads: the number of threads; chosen for the machine if None.
             pbar: whether to show a progress bar; None shows one on a terminal after two seconds.
 
@@ -375,7 +377,7 @@ class MemmapDataset:
             self._td = None
 
     def resize(self, rows: int) -> None:
-        """Sets the number of committed rows: drops rows from the end, or adds zeros, which take no disk space.
+        """Sets the number of committed rows: removes rows at the end, or adds rows of zeros, which take no disk space.
 
         Ranges that other writers have begun are dropped.
 
@@ -388,7 +390,7 @@ class MemmapDataset:
         self._td = None
 
     def reserve(self, rows: int) -> None:
-        """Reserves the disk space for a total number of rows, so that a full disk raises an error now.
+        """Allocates the disk space for a total number of rows, so that a full disk raises an error in this call.
 
         Raises:
             OSError: The disk is full; the error names the key, and the files are unchanged.

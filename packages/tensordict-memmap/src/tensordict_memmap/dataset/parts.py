@@ -32,7 +32,7 @@ class Parts:
         path: the folder of the dataset.
         like: one row; the first row that is written if None.
         ragged: the keys of ragged columns, with ``like``.
-        append: whether to append to a dataset that exists; else the folder must be new.
+        append: whether to append to an existing dataset; otherwise the folder must be new.
         durable: whether the commit is synced to disk.
 
     Raises:

@@ -1,10 +1,10 @@
-"""Sampler: batches of row numbers that ranks and workers share, and that continue after an interruption.
+"""Sampler: batches of row numbers for several ranks and workers, which can be resumed within an epoch.
 
 The order of an epoch is a permutation that is computed from the seed, the epoch and the position, not stored: a Feistel
-network with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). So it takes no memory,
-every rank knows the whole order, and a sampler continues at any position at once. Step after step, the ranks take the
-next ``world_size`` batches of this one order; what is consumed is therefore always a prefix of it, and the rest of an
-epoch can be continued by another number of ranks.
+network with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). It takes no memory, every
+rank can compute the whole order, and a sampler can start at any position. In each step, the ranks take the next
+``world_size`` batches of this order; the consumed rows are therefore always a prefix of it, and another number of ranks
+can continue the epoch.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class RowSampler(Sampler[list[int]]):
         rank: the rank of this process; that of ``torch.distributed`` if it is initialized, else 0.
         world_size: the number of ranks; that of ``torch.distributed`` if it is initialized, else 1.
         drop_last: whether to drop the rows at the end of an epoch that do not fill a batch on every rank. Otherwise
-            they are divided evenly among the ranks; with fewer rows than ranks left, some ranks get no last batch.
-        chunk: the number of neighbouring rows that stay together, in random order, which is faster for remote storage
-            and for disks. 1 shuffles single rows.
+            they are divided evenly among the ranks; if they are fewer than the ranks, some ranks get no last batch.
+        chunk: the number of consecutive rows that stay together when rows are shuffled, which is faster for remote
+            storage and disks. 1 shuffles single rows.
 
     Attributes:
         epoch: the number of the current epoch.

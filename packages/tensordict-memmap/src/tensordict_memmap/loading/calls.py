@@ -52,41 +52,44 @@ def load_memmap(
 ) -> Any:
     """Opens a save of any format as a tensordict that is mapped onto its files.
 
-    In-place writes reach the files. The result is not locked: an entry that is set or replaced is in memory only, and
-    ``make_memmap`` adds one to the folder.
+    In-place writes change the files, depending on ``mode``. The result is not locked: an entry that is set or replaced
+    is in memory only; ``make_memmap`` adds one to the folder.
 
     Args:
-        prefix: a folder, or a folder inside one for a nested tensordict; a safetensors file, archive or consolidated
-            file; or a URL such as ``s3://bucket/run``, whose bytes are read into memory.
-        device: the device to move entries to; by default they stay mapped. ``"meta"`` reads no data.
-        non_blocking: whether moves may be asynchronous.
+        prefix: a saved folder, or a folder inside one for a nested tensordict; a safetensors file, archive or
+            consolidated file; or a URL such as ``s3://bucket/run``, which is read into memory.
+        device: the device to copy entries to; by default they are mapped. ``"meta"`` reads no data.
+        non_blocking: whether copies to ``device`` may be asynchronous.
         out: a tensordict to write the values into, which is returned.
         robust_key: accepted for compatibility and ignored: file names are read as they were written.
         subpath: the nested key of a tensordict or tensor to load alone, as a tuple or with ``/`` between its names. The
             elements of lazy stacks have their numbers as names, ``"1/sub"`` for example.
-        mode: ``"r+"`` writes to the files, ``"r"`` keeps writes in this process. None is ``"r+"`` if the files may be
-            written to and have no checksums. If they have, ``"r+"`` drops those of the leaves first.
+        mode: with ``"r+"`` writes change the files, with ``"r"`` or ``"c"`` they are private to this process. The
+            default is ``"r+"`` for a folder whose files are writable and have no checksums, otherwise ``"r"``. ``"r+"``
+            removes the checksums of the loaded leaves.
         num_threads: accepted for compatibility and ignored: mapping uses no threads.
         allow_pickle: whether values without a JSON form may be unpickled, which can run arbitrary code.
         verify: ``"size"`` compares each file with its expected size; ``"full"`` reads all loaded files and compares
             them with the checksums that a save with ``checksum=True`` recorded; ``"none"`` also accepts files that are
             longer than expected.
-        keys: one or several patterns of keys to load, such as ``[("encoder", "*"), "decoder.**.weight"]``. Tuples are
-            matched part by part, strings are split on ``.``; ``*``, ``?`` and ``[...]`` match characters of one part,
-            ``**`` matches any number of parts. A key is loaded with everything below it; no other file is opened.
-        rows: the rows of the first batch dimension to load: a slice (stays mapped), a number, or a list of numbers.
-        like: a tensordict of the expected structure, which may be on the ``meta`` device. The result has its keys in
-            its order, and its class. Where it has a DTensor, so has the result, and this rank reads only the ranges of
-            the file that it holds, whoever saved it.
-        strict: with ``like``, whether missing and unexpected keys and other dtypes are refused. Otherwise missing keys
-            keep the values of ``like``, unexpected keys are dropped, and dtypes stay as saved. Other shapes are always
-            refused.
-        fill: with ``like``, the number to fill entries with that were not saved.
+        keys: one or several patterns of keys to load, such as ``[("encoder", "*"), "decoder.**.weight"]``. A pattern is
+            a tuple of names, or a string that is split on ``.``; in a name, ``*``, ``?`` and ``[...]`` match
+            characters, and ``**`` matches any number of names. A match includes all entries nested in it; no other file
+            is opened.
+        rows: the rows of the first batch dimension to load: a slice, whose result is mapped, or a number or a list of
+            numbers, whose rows are read into memory.
+        like: a tensordict with the expected structure, which may be on the ``meta`` device. The result has its keys in
+            its order, and its class. Where ``like`` has a DTensor, so has the result, and this rank reads only the
+            parts of the file that it holds.
+        strict: with ``like``, whether missing keys, unexpected keys and other dtypes raise an error. Otherwise missing
+            entries keep the values of ``like``, unexpected ones are ignored, and dtypes are those of the save. A
+            different shape always raises an error.
+        fill: with ``like``, the value of entries that were not saved.
         cast: with ``like``, whether entries are converted to its dtypes.
         cls: the class of the root if its saved class is not registered.
-        eager: whether several threads read all that is loaded into memory at once, in large blocks; the result is not
-            mapped. By default, what is loaded with ``mode="r"`` or ``"c"`` from a network file system is, if it takes
-            at most a quarter of free memory. What lies at a URL always is.
+        eager: whether several threads read all loaded tensors into memory during the call, in large blocks; the result
+            is then not mapped. By default only on a network file system with ``mode="r"`` or ``"c"``, if the tensors
+            take at most a quarter of the free memory. Loads from a URL are always eager.
 
     Raises:
         FileNotFoundError: There is no saved tensordict, or the file of a leaf is missing; the error names the key.
@@ -172,7 +175,7 @@ def load_memmap_(
     mode: str | None = None,
     verify: str = "size",
 ) -> Any:
-    """Writes a save into the entries of a tensordict, in place; missing keys are added as mapped entries.
+    """Writes the values of a save into the entries of a tensordict, in place; missing keys are added as mapped entries.
 
     Raises:
         KeyError: The tensordict is locked and lacks a key; nothing is written then.
@@ -297,16 +300,16 @@ def from_safetensors(
     Args:
         path: the file, or the ``.safetensors.index.json`` of several; `load_memmap` opens URLs. Names of a
             file without a recorded structure are split on ``.``.
-        device: the device to move tensors to; None leaves them mapped, and the result without a device.
-        mode: ``"r"`` keeps writes to tensors in this process; ``"r+"`` drops the checksums of tensors and writes to
-            the file.
+        device: the device to copy tensors to; with None they are mapped and the result has no device.
+        mode: with ``"r"`` writes to tensors are private to this process; with ``"r+"`` they change the file, and the
+            checksums of the tensors are removed.
         allow_pickle: whether values without a JSON form may be unpickled, which can run arbitrary code.
         verify: ``"full"`` reads the file and compares the checksums that ``checksum=True`` recorded; otherwise only
             the header and the size are checked.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file is damaged or not a safetensors file, or the path is a URL.
+        ValueError: The file is damaged, is not a safetensors file, or the path is a URL.
 
     >>> from tensordict_memmap import to_safetensors
     >>> to_safetensors(TensorDict({"layer": {"weight": torch.ones(2, 2)}}), "model.safetensors")

@@ -22,7 +22,7 @@ __all__ = ["bytes_of", "from_consolidated"]
 
 
 def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> Any:
-    """Opens a file that `consolidate` wrote, ours or the reference's, without a copy.
+    """Opens a consolidated file, which `consolidate` wrote, without a copy.
 
     Args:
         filename: the file.
@@ -30,7 +30,7 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is damaged, or no such file.
+        ValueError: It is damaged, or not a consolidated file.
 
     >>> _ = TensorDict({"a": torch.arange(3)}).consolidate("three.bin")
     >>> from_consolidated("three.bin")["a"]

@@ -1,8 +1,8 @@
 """Eager loads: the bytes of mapped tensors are read into memory by several threads, in blocks of some megabytes.
 
-A mapping reads a file in small pieces, one after another, as its pages are touched. Where a request takes a
-millisecond, as over a network, threads that read large blocks are several times as fast, and a connection that is lost
-later is an error of the load instead of a signal that ends the process.
+A mapping reads a file in small pieces, one after another, when its pages are accessed. If a request takes a
+millisecond, as over a network, threads that read large blocks are several times as fast. A lost connection raises an
+error during the load, instead of a signal that ends the process later.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _read(one: _Read) -> None:
 
 
 def is_worth_reading(path: str | os.PathLike[str], loaded: Any) -> bool:
-    """Whether a load reads its bytes at once unasked: they lie on a network and take a quarter of free memory at most.
+    """Whether a load is eager by default: from a network, at most a quarter of free memory.
 
     >>> is_worth_reading(".", torch.zeros(3))
     False
@@ -136,7 +136,7 @@ def prefetch(td: Any, *keys: Any) -> Any:
 
     Args:
         td: the tensordict, or a tensor.
-        *keys: the nested keys of the entries that are used next; by default all.
+        *keys: the nested keys of the entries to read; by default all.
 
     Returns:
         The tensordict itself. Tensors that are not mapped are left alone.

@@ -30,7 +30,7 @@ def compare(
     values: bool = False,
     allow_pickle: bool | None = None,
 ) -> Report:
-    """Compares the structure of a save with another one; values are only read on request.
+    """Compares the structure of a save, and on request its values, with another structure.
 
     Args:
         source: a path, a URL, or a tensordict.
@@ -83,18 +83,18 @@ def load_into(
     Args:
         target: a tensordict, which may be locked, or a module.
         source: a path, a URL, or a tensordict.
-        strict: whether missing and unexpected keys are refused; otherwise they are ignored.
-        cast: whether other dtypes are converted; ``strict=False`` converts them too.
-        skip_mismatched: whether entries of another shape are left as they are, such as the head of a model for other
-            classes; otherwise they are refused.
+        strict: whether missing and unexpected keys raise an error; otherwise they are ignored.
+        cast: whether to convert dtypes; ``strict=False`` converts them too.
+        skip_mismatched: whether to skip entries whose shape differs, such as the head of a model with another number of
+            classes; otherwise they raise an error.
         subpath: a nested key of the source to load alone.
         keys: patterns of the keys to load; see `load_memmap`.
         rows: the rows to load.
         allow_pickle: whether values without a JSON form may be unpickled.
 
     Returns:
-        The differences and what was loaded, in ``report.loaded``, ``report.skipped`` with the found and the expected
-        shapes, ``report.missing`` and ``report.unexpected``.
+        A report: the loaded keys in ``report.loaded``, the skipped keys with the found and the expected shape in
+        ``report.skipped``, and ``report.missing`` and ``report.unexpected``.
 
     Raises:
         RuntimeError: The structures differ; the error lists all differences, and nothing is written.

@@ -45,8 +45,8 @@ def save_remote(
         url: the URL.
         save: a function that saves to a local path.
         total: the number of bytes of the tensors, for the progress.
-        existsok: whether an earlier save may be replaced.
-        early: whether to return a `SaveFuture` at once.
+        existsok: whether an existing save may be replaced.
+        early: whether to return a `SaveFuture` immediately.
         result: returns the result once everything is uploaded.
 
     Raises:

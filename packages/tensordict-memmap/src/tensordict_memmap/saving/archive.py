@@ -136,7 +136,7 @@ def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLik
 
     Args:
         archive_path: the archive.
-        prefix: the folder. An earlier save in it is replaced as a whole; other files in it stay.
+        prefix: the folder. An existing save in it is replaced atomically; other files in it are kept.
 
     Raises:
         ValueError: The file is damaged, or is not an archive of a tensordict.

@@ -69,24 +69,24 @@ def memmap(
         prefix: the folder or file; None uses shared memory, which is freed once nothing maps it.
         copy_existing: whether to copy entries that are mapped onto other files; if False they raise an error.
         num_threads: the number of writer threads; chosen for the machine if None or 0.
-        return_early: whether to return a `SaveFuture` at once.
-        share_non_tensor: whether processes that get the result see each other's in-place writes of non-tensor values.
-            The files hold the values in any case, and others read them with ``memmap_refresh_``.
-        existsok: whether an earlier save may be replaced.
+        return_early: whether to return a `SaveFuture` immediately.
+        share_non_tensor: whether in-place writes of non-tensor values are visible in all processes that receive the
+            result. The files always hold the values, and other processes read them with ``memmap_refresh_``.
+        existsok: whether an existing save may be replaced.
         robust_key: accepted for compatibility and ignored: file names always escape unusual characters of keys.
         archive: whether to write all files into one zip file; None decides by the suffix ``.tdz``.
         compression: the compression of an archive, ``"deflate"``, ``"bzip2"`` or ``"lzma"``. The default is none; only
             an uncompressed archive can be mapped.
-        atomic: whether the save replaces an earlier one as a whole or not at all. Otherwise files are overwritten one
-            by one and keep their inodes, for processes that share live mappings. The disk space of a large earlier save
-            is freed in the background.
+        atomic: whether an existing save is replaced atomically. Otherwise its files are overwritten in place and keep
+            their inodes, for processes that share mappings of them. The disk space of a large earlier save is freed in
+            the background.
         durable: whether to sync files to disk, so that the save survives a power failure once the call returns.
         checksum: whether to record checksums, which ``load_memmap(..., verify="full")`` compares. Files are then
             mapped copy-on-write, so that the checksums stay valid; ``load_memmap(..., mode="r+")`` drops them.
         pbar: whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
         format: ``"tree"`` for a folder with a file for each leaf, ``"safetensors"`` for one file; None decides by the
             suffix ``.safetensors``.
-        shard_size: the maximum number of bytes of tensors in one safetensors file; ``prefix`` is then a folder that
+        shard_size: the maximum size in bytes of the tensors in one safetensors file; ``prefix`` is then a folder that
             holds the shards.
 
     Raises:
@@ -213,18 +213,19 @@ def save(
 ) -> Any:
     """Writes a tensordict to a folder, a file or a URL without mapping it; the arguments are those of `memmap`.
 
-    If leaves are DTensors, or with ``group``, all ranks of a process group save together: each calls this and writes
-    its own bytes of one checkpoint, which replaces the earlier one when all are done. Errors reach every rank.
+    If leaves are DTensors, or with ``group``, all ranks of a process group save together: each rank calls this function
+    and writes its own bytes of one checkpoint, which replaces an existing one when all ranks have written. An error of
+    one rank is raised on every rank.
 
-    A URL such as ``s3://bucket/run`` requires fsspec (``tensordict-memmap[remote]``). The save is staged in a local
-    temporary folder and uploaded in parallel; readers see all of it or nothing.
+    A URL such as ``s3://bucket/run`` requires fsspec (``tensordict-memmap[remote]``). The save is written to a local
+    temporary folder and uploaded in parallel; readers see either the earlier or the new save.
 
     ``group`` is the process group or device mesh of the ranks that save; None is the default process group if a leaf is
-    a DTensor, and this process alone otherwise. ``placements`` says what plain leaves are with ``group``: ``None`` or
-    ``Replicate()`` if each rank holds them whole, ``Shard(dim)`` if the ranks hold consecutive parts of them along that
-    dimension, in the order of the group; batch sizes that reach the dimension are added up too. ``timeout`` is the
-    longest wait for another rank, in seconds; half an hour if None. ``pending`` says, with ``return_early``, what is
-    done about an earlier save of these ranks that still runs: ``"wait"`` waits for it, ``"cancel"`` cancels it.
+    a DTensor, and this process alone otherwise. ``placements`` describes the plain leaves with ``group``: ``None`` or
+    ``Replicate()`` if each rank holds the whole tensor, ``Shard(dim)`` if the ranks hold consecutive parts along that
+    dimension, in the order of the group; if it is a batch dimension, its sizes are added up. ``timeout`` is the maximum
+    time to wait for another rank, in seconds; half an hour if None. With ``return_early``, ``pending`` says whether to
+    wait for (``"wait"``) or to cancel (``"cancel"``) an earlier save of these ranks that still runs.
 
     Returns:
         ``data`` itself, or a `SaveFuture` of it if ``return_early``.

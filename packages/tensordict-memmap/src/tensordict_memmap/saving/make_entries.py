@@ -34,13 +34,13 @@ def make_memmap(
 ) -> torch.Tensor:
     """Makes a mapped entry of zeros in a mapped tensordict, which may be locked.
 
-    If the folder was saved with checksums, they are dropped, because the entry is written to later; save again with
-    ``checksum=True`` once it is filled.
+    If the folder was saved with checksums, they are removed, because the entry is written later; save again with
+    ``checksum=True`` when its values are complete.
 
     Args:
         td: the tensordict.
         key: the key of the new entry; missing tensordicts above it are created.
-        shape: its shape; a 2D integer tensor holds the shapes of the components of a nested tensor, one a row.
+        shape: its shape; for a nested tensor, a 2D integer tensor with the shape of one component in each row.
         dtype: its dtype; torch's default if None.
         robust_key: accepted for compatibility and ignored: file names always escape unusual characters of keys.
 

@@ -52,24 +52,24 @@ def to_safetensors(
     checksum: bool = False,
     shard_size: int | None = None,
 ) -> None:
-    """Writes a tensordict to a safetensors file, which any tool of that ecosystem opens.
+    """Writes a tensordict to a safetensors file, which any safetensors tool can open.
 
     Tensors are named by their nested keys joined with ``.``. The rest of the structure (batch sizes, names, classes,
     lazy stacks, non-tensor values, tied weights) is in the file's metadata, and `from_safetensors` restores it.
 
     Args:
         data: a tensordict, lazy stack, tensorclass or non-tensor data.
-        path: the file. Its earlier content stays until the new content is complete.
+        path: the file. An existing file is replaced when the new one is complete.
         num_threads: the number of writer threads; chosen for the machine if None or 0.
-        durable: whether the file survives a power failure once this returns.
+        durable: whether to sync the file to disk before the call returns.
         checksum: whether the file's metadata records a checksum of each tensor and of the header, which
             ``verify="full"`` compares.
-        shard_size: the most bytes of tensors in one file. Then ``path`` is a folder, with shards
-            ``model-00001-of-00003.safetensors`` and so on, and ``model.safetensors.index.json``.
+        shard_size: the maximum size in bytes of the tensors in one file. ``path`` is then a folder with shards
+            ``model-00001-of-00003.safetensors``, ..., and ``model.safetensors.index.json``.
 
     Raises:
         TypeError: An entry cannot be stored; the error names its key.
-        OSError: The system refuses (a full disk among others); the earlier file is whole.
+        OSError: Writing fails, for example because the disk is full; an existing file is unchanged.
 
     >>> to_safetensors(TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(3)}}, [3]), "x.safetensors")
     >>> from tensordict_memmap import from_safetensors

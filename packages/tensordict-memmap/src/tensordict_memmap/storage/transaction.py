@@ -69,7 +69,7 @@ def save_file(
         target: the file. Missing parent folders are created, and a symbolic link is followed.
         write: called with the path of an empty file to write to. In a durable save it syncs that file itself.
         durable: whether to sync the new file name to disk before the call returns.
-        existsok: whether an earlier file may be replaced.
+        existsok: whether an existing file may be replaced.
         size: the approximate number of bytes to write; see `save_folder`.
 
     Raises:

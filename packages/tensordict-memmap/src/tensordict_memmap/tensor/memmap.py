@@ -2,7 +2,7 @@
 
 Torch operations treat it as a plain ``torch.Tensor``: they have no overhead and return plain tensors. Only indexing
 with integers and slices, ``unbind``, ``split``, ``chunk`` and ``detach`` return memory-mapped views that know their
-place in the file; other views share the memory as plain tensors. Row indexing (``indexing.py``) and large copies
+position in the file; other views share the memory as plain tensors. Row indexing (``indexing.py``) and large copies
 (``update.py``) have fast paths. A tensor with a file is pickled by the name and identity of the file (``pickling.py``).
 """
 
@@ -224,8 +224,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             dtype: the dtype of the values in the file.
             shape: the shape of the tensor. A tensor without elements needs no file.
             index: an index to apply to the tensor.
-            mode: ``"r+"`` writes to the file, ``"r"`` and ``"c"`` keep writes in this process; None is ``"r+"`` if the
-                file may be written to, else ``"r"``.
+            mode: with ``"r+"`` writes change the file, with ``"r"`` or ``"c"`` they are private to this process; the
+                default is ``"r+"`` if the file is writable, otherwise ``"r"``.
             offset: the offset of the tensor in the file, in bytes.
 
         Raises:
@@ -331,7 +331,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     @property
     def writes_to(self) -> str | None:
-        """The file that in-place changes reach; None if they stay in this process or in shared memory.
+        """The file that in-place writes change; None if they change only this process or shared memory.
 
         >>> MemoryMappedTensor.ones(3).writes_to is None
         True
@@ -380,7 +380,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         self._mapping.flush()
 
     def is_shared(self) -> bool:
-        """Whether the memory is shared memory of torch: never, because it is mapped; see ``TensorDict.is_memmap``.
+        """Always False: the memory is mapped, and not shared memory of torch; see ``TensorDict.is_memmap``.
 
         >>> MemoryMappedTensor.ones(3).is_shared()
         False
