@@ -56,7 +56,7 @@ class SaveModelOver(SaveModel):
     pretty_name = "Save a model over an earlier one"
     about = "40 tensors of a transformer, 10 MB, to the path of the checkpoint before"
     note = (
-        "The reference writes into the file of the earlier save: an interrupted save destroys it, and a reader sees "
+        "tensordict writes into the file of the earlier save: an interrupted save destroys it, and a reader sees "
         "parts of both. Ours writes a new file, whose pages the system must allocate, and renames it."
     )
 
@@ -118,7 +118,7 @@ class SaveFolderOver(SaveFolder):
     pretty_name = "Save a model over an earlier one, a file for each tensor"
     about = "40 tensors of a transformer, 10 MB, to the folder of the checkpoint before"
     note = (
-        "The reference writes into the files of the earlier save: an interrupted save leaves parts of both. Ours "
+        "tensordict writes into the files of the earlier save: an interrupted save leaves parts of both. Ours "
         "writes new files, exchanges the folders and removes the old ones."
     )
 

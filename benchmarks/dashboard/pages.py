@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from benchmarks.dashboard.series import BEFORE, LEVEL, RESULTS, ROOT, Series, load, machines
+from benchmarks.dashboard.series import BEFORE, LEVEL, RESULTS, ROOT, Series, called, load, machines
 
 CONFIGURATION = ROOT / "asv.conf.json"
 VENDOR = Path(__file__).parent / "vendor"
@@ -137,7 +137,9 @@ def sparkline(series: Series) -> str:
         for place, value in enumerate(column):
             if value:
                 commit = series.commits[place]
-                told = f"{commit[:8]} {series.subjects.get(commit, '')}\n{name}: {times(value)} the time of ours"
+                told = (
+                    f"{commit[:8]} {series.subjects.get(commit, '')}\n{called(name)}: {times(value)} the time of ours"
+                )
                 title = f"<title>{escape(told)}</title>"
                 parts.append(f'<circle class="{name}" cx="{x(place):.1f}" cy="{y(value):.1f}" r="2">{title}</circle>')
     return "".join([*parts, "</svg>"])
@@ -152,17 +154,17 @@ def card(series: Series, machine: str) -> str:
         level = series.level(name) if name != "ours" else None
         if level is not None:
             note = f" ({series.less})" if name in series.limits else ""
-            legend.append(f'<li><i class="{name}"></i>{name}{note} <b>{times(level)}</b></li>')
+            legend.append(f'<li><i class="{name}"></i>{called(name)}{note} <b>{times(level)}</b></li>')
     allowed = series.allowed_change()
     limit = f"red if it gets more than {allowed:.0%} slower" if allowed < 10 else "too noisy for a threshold"
     return f"""<article class="{state}">
 <h2><a href="{escape(graph_address(series, machine))}">{escape(series.title)}</a></h2>
 <p class="about">{escape(series.about)}</p>
-<p class="headline"><strong>{times(ratio)}</strong> <span>the speed of {rival}</span></p>
+<p class="headline"><strong>{times(ratio)}</strong> <span>the speed of {called(rival)}</span></p>
 <p class="verdict">{escape(verdict)}</p>
 {sparkline(series)}
 <ul>{"".join(legend)}</ul>
-{f'<p class="note">{escape(series.note)}</p>' if series.note else ""}
+<p class="note">{escape(series.note)}</p>
 <p class="noise">{limit}</p>
 </article>"""
 
@@ -207,7 +209,8 @@ def landing(found: list[Series], machine: str, others: dict[str, str]) -> str:
 <p class="answer {"mixed" if counts["red"] else "all"}">{answer}</p>
 <p>Each graph shows how many times as long another library takes as ours for the same work, at {commits} commits
 of this repository, oldest on the left, newest (<code>{newest[:8]}</code>) on the right. Above the dashed line ours is
-faster. All contenders were measured beside every commit, in turns, so a busy or another machine moves all of them.</p>
+faster; <code>tensordict</code> is the package of that name on PyPI. All contenders were measured beside every commit,
+in turns, so a busy or another machine moves all of them.</p>
 <nav><a href="asv/index.html">All graphs of asv</a> <a href="asv/index.html#/regressions">Regressions</a>{links}
 <span>machine: {escape(machine)}</span></nav>
 </header>
@@ -217,7 +220,7 @@ faster. All contenders were measured beside every commit, in turns, so a busy or
 <section>
 <h2>The numbers</h2>
 <div class="wide"><table>
-<thead><tr><th>workload</th><th>ours</th><th>torch / ours</th><th>safetensors / ours</th><th>reference / ours</th>
+<thead><tr><th>workload</th><th>ours</th><th>torch / ours</th><th>safetensors / ours</th><th>tensordict / ours</th>
 <th>noise</th><th>state</th></tr></thead>
 <tbody>{rows}</tbody>
 </table></div>
@@ -258,9 +261,11 @@ header .answer{font-size:22px;font-weight:600;color:var(--good)}
 header .answer.mixed{color:var(--ink)}
 nav{display:flex;flex-wrap:wrap;gap:6px 20px;color:var(--soft)}
 a{color:var(--link)}
-main{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,320px),1fr));gap:16px;margin:24px 0 40px}
+main{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,320px),1fr));column-gap:16px;
+margin:24px 0 40px}
+article{margin-bottom:16px}
 article{background:var(--card);border:1px solid var(--line);border-left:6px solid var(--good);border-radius:8px;
-padding:14px 16px;display:flex;flex-direction:column;min-width:0}
+padding:14px 16px;min-width:0;display:grid;grid-template-rows:subgrid;grid-row:span 8;row-gap:0;align-content:start}
 article.red{border-left-color:var(--bad)}
 article.grey{border-left-color:var(--soft)}
 article h2{font-size:17px;line-height:1.3;margin:0}
@@ -268,9 +273,8 @@ article h2 a{color:inherit;text-decoration:none}
 article h2 a:hover,article h2 a:focus{text-decoration:underline}
 article p{margin:4px 0}
 .about,.noise,.note{color:var(--soft);font-size:13px}
-.about{flex-grow:1}
 .headline strong{font-size:32px;line-height:1.1}
-.headline span{color:var(--soft)}
+.headline span{color:var(--soft);font-size:14px}
 .verdict{font-weight:600;color:var(--good)}
 .red .verdict{color:var(--bad)}
 .grey .verdict{color:var(--soft)}
@@ -283,7 +287,8 @@ polyline.torch{stroke:var(--torch)}circle.torch{fill:var(--torch)}i.torch{backgr
 polyline.safetensors{stroke:var(--safetensors)}circle.safetensors{fill:var(--safetensors)}
 i.safetensors{background:var(--safetensors)}
 polyline.reference{stroke:var(--reference)}circle.reference{fill:var(--reference)}i.reference{background:var(--reference)}
-article ul{list-style:none;display:flex;flex-wrap:wrap;gap:2px 16px;margin:4px 0;padding:0;font-size:14px}
+article ul{list-style:none;display:flex;flex-wrap:wrap;align-content:start;gap:2px 16px;margin:4px 0;padding:0;
+font-size:14px}
 article i{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:6px;vertical-align:-1px}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:14px;background:var(--card)}

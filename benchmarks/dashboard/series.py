@@ -111,7 +111,7 @@ class Series:
                 found.append("ours was not measured")
                 break
             if level < 1 / (1 + self.allowed_behind(rival)):
-                found.append(f"slower than {rival}")
+                found.append(f"slower than {called(rival)}")
         change = self.change()
         if change is not None and change < 1 / (1 + self.allowed_change()):
             found.append(f"{1 / change - 1:.0%} slower than it was")
@@ -130,13 +130,22 @@ class Series:
             return "green", "still faster"
         noise = self.allowed_behind(rival)
         if noise > TOO_NOISY:
-            return "grey", f"slower than {rival}, or not: too noisy to tell"
-        return "green", f"as fast as {rival}, within the noise of {noise:.0%}"
+            return "grey", f"slower than {called(rival)}, or not: too noisy to tell"
+        return "green", f"as fast as {called(rival)}, within the noise of {noise:.0%}"
 
     def headline(self) -> tuple[float, str] | None:
         """The ratio to the fastest rival, and its name."""
         levels = [(level, rival) for rival in self.rivals if (level := self.level(rival)) is not None]
         return min(levels) if levels else None
+
+
+def called(contender: str) -> str:
+    """The name of a contender as pages show it.
+
+    >>> called("reference"), called("torch")
+    ('tensordict', 'torch')
+    """
+    return "tensordict" if contender == "reference" else contender
 
 
 def matches(name: str, only: str) -> bool:

@@ -111,5 +111,5 @@ def test_a_script_without_a_copy_is_an_error():
 
 def test_a_card_says_what_a_reader_must_know_about_the_contenders():
     told = series([1.0] * 3, reference=0.8)
-    told.note = "The reference writes into the <same> file."
-    assert '<p class="note">The reference writes into the &lt;same&gt; file.</p>' in dashboard.card(told, "machine")
+    told.note = "tensordict writes into the <same> file."
+    assert '<p class="note">tensordict writes into the &lt;same&gt; file.</p>' in dashboard.card(told, "machine")

@@ -45,7 +45,7 @@ def test_a_row_shows_shape_dtype_device_bytes_and_where_it_lies():
     found = cells(td)
     assert found[0] == "TensorDict, batch_size=[3]: 3 entries, 36 B"
     assert found[1:7] == ["a", "[3, 2]", "float32", "cpu", "24 B", "memory"]
-    assert found[7] == "s" and found[8].startswith("NonTensorData(data=text")
+    assert found[7:9] == ["s", "str 'text'"]
     assert found[9:] == [
         "b · TensorDict, batch_size=[3]: 1 entry, 12 B",
         *("c", "[3]", "float32", "cpu", "12 B", "shared memory"),
@@ -65,7 +65,14 @@ def test_keys_and_values_are_only_ever_text(key):
     td = TensorDict({key: torch.zeros(1), "n": {key: {key: torch.zeros(1)}}, "v": key})
     html = td._repr_html_()
     assert Balanced(html).tags <= {"div", "details", "summary", "strong", "table", "thead", "tbody", "tr", "th", "td"}
-    assert key in Balanced(html).cells
+    assert key in Balanced(html).cells and f"str {key!r}" in Balanced(html).cells
+
+
+def test_nested_tables_are_unfolded_in_small_tensordicts():
+    small = TensorDict({"a": {"b": torch.zeros(1)}})
+    large = TensorDict({"a": {str(n): torch.zeros(1) for n in range(20)}})
+    assert small._repr_html_().count("<details open") == 2
+    assert large._repr_html_().count("<details open") == 1 and large._repr_html_().count("<details") == 2
 
 
 def test_nothing_is_read_or_copied(monkeypatch):

@@ -44,6 +44,7 @@ from tensordict_core.ops.compat.options import (
 from tensordict_core.ops.factories.spec import OpSpec, operations
 from tensordict_core.ops.indexing import Rows
 from tensordict_core.ops.io.from_python import BuildOptions
+from tensordict_core.ops.io.html import table as html_table
 from tensordict_core.ops.shape.combine import common_container
 from tensordict_core.torch_api.pytree import register_wrapper
 
@@ -88,6 +89,7 @@ __all__ = [
     "dense_locked",
     "entries",
     "find_type",
+    "html_table",
     "implements",
     "in_functorch",
     "is_compiling",

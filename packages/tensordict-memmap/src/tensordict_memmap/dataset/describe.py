@@ -6,6 +6,7 @@ from html import escape
 from math import prod
 from typing import Any, NamedTuple
 
+from tensordict_core.extension import html_table
 from tensordict_memmap.dataset.encoding import TENSOR
 from tensordict_memmap.dataset.remote import RemoteRows
 from tensordict_memmap.dataset.ring import RingRows
@@ -54,8 +55,7 @@ def as_html(name: str, path: str, rows: Any) -> str:
     columns = _columns(rows)
     total = sum(one.nbytes for one in columns)
     cells = [(one.key, one.shape, one.dtype, f"{one.nbytes:,}") for one in columns]
-    head = "".join(f"<th>{title}</th>" for title in ("key", "shape of a row", "dtype", "bytes"))
-    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells)
     title = f"<strong>{escape(name)}</strong>: {len(rows):,} rows, {total:,} bytes in {escape(path)}"
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<details open style='font-family:monospace'><summary>{title}</summary>{table}</details>"
+    table = html_table(("key", "shape of a row", "dtype", "bytes"), cells)
+    folded = f"<details open><summary>{title}</summary>{table}</details>"
+    return f'<div style="font-family:monospace;overflow-x:auto">{folded}</div>'

@@ -197,7 +197,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             tensordict: The tensordict with the parameters.
 
         Raises:
-            MissingParametersError: A parameter is missing; it is a `KeyError`, a `ValueError` and a `TypeError`.
+            KeyError: A parameter is missing; the error is a `ValueError` and a `TypeError`, too.
 
         >>> normal = torch.distributions.Normal
         >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)

@@ -7,7 +7,7 @@ escaped, and the page gets no script and no style sheet, so notebooks show it wh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,12 +16,19 @@ from torch import Tensor
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import in_shared_memory
 
-__all__ = ["Cells", "Section", "page", "section", "size_text"]
+__all__ = ["Cells", "Section", "page", "section", "size_text", "table"]
 
 _COLUMNS = ("key", "shape", "dtype", "device", "bytes", "stored in")
-_LONGEST = 200
+_LONGEST = 100
 _MOST_ROWS = 200
 """The most entries of a node that are shown: a browser stalls on tables of many thousand rows."""
+_MOST_OPEN = 12
+"""The most entries of a tensordict whose nested tables are unfolded."""
+
+# Notebooks have rules of their own for tables, which an attribute overrides; `opacity` suits light and dark pages.
+_CELL = "text-align:left;padding:1px 1.2em 1px 0;white-space:nowrap"
+_WIDE = "text-align:left;padding:1px 0;white-space:normal"
+_HEAD = f"{_CELL};border-bottom:1px solid;font-weight:normal;opacity:0.65"
 
 Cells = tuple[str, ...]
 """The texts of a row: one for each column, or the key and one text for all other columns."""
@@ -89,7 +96,7 @@ def section(node: Any, title: str, keys: Any) -> Section:
 def _cells(node: Any, key: str, entry: Any) -> Cells:
     """Return the cells behind the key."""
     if not is_leaf_tensor(entry):
-        text = node._describe(key)
+        text = _value(node, key, entry)
         return (text if len(text) <= _LONGEST else text[:_LONGEST] + "…",)
     try:
         shape = str(list(node._shape_of(key))).replace("-1", "*")
@@ -98,6 +105,14 @@ def _cells(node: Any, key: str, entry: Any) -> Cells:
     device = node._meta.device or entry.device
     dtype = str(entry.dtype).removeprefix("torch.")
     return shape, dtype, str(device), size_text(_bytes(node, key, entry)), _stored(node, entry)
+
+
+def _value(node: Any, key: str, entry: Any) -> str:
+    """Return the text of an entry that is no tensor: a value with its type."""
+    if not (isinstance(entry, Node) and entry._is_non_tensor) or node._inmost()._is_lazy_stack:
+        return str(node._describe(key))
+    value = entry._entry_value()
+    return f"{'list' if isinstance(value, list) else type(value).__name__} {value!r}"
 
 
 def _bytes(node: Any, key: str, entry: Any) -> int:
@@ -142,33 +157,46 @@ def page(root: Section) -> str:
     >>> page(Section("<T>", [("a", "[2]", "float32", "cpu", "8 B", "memory")], [], 1, 8)).count("<td")
     6
     """
-    return f'<div style="font-family:monospace;overflow-x:auto">{_details(root, is_open=True)}</div>'
+    return (
+        f'<div style="font-family:monospace;overflow-x:auto">{_details(root, True, root.entries <= _MOST_OPEN)}</div>'
+    )
 
 
-def _details(one: Section, *, is_open: bool) -> str:
+def _details(one: Section, is_open: bool, opens_inner: bool) -> str:
     from html import escape  # only notebooks need it, and its table of entities takes a millisecond to import
 
     entries = "1 entry" if one.entries == 1 else f"{one.entries} entries"
     heading = f"<summary><strong>{escape(one.title)}</strong>: {entries}, {size_text(one.nbytes)}</summary>"
     parts = [f"<details{' open' if is_open else ''} style='margin-left:1em'>{heading}"]
     if one.rows:
-        parts.append(_table(one.rows, escape))
-    parts += [_details(inner, is_open=False) for inner in one.below[:_MOST_ROWS]]
+        parts.append(table(_COLUMNS, one.rows))
+    parts += [_details(inner, opens_inner, opens_inner) for inner in one.below[:_MOST_ROWS]]
     if len(one.below) > _MOST_ROWS:
         parts.append(f"<p>and {len(one.below) - _MOST_ROWS} more nodes</p>")
     return "".join([*parts, "</details>"])
 
 
-def _table(rows: Sequence[Cells], escape: Any) -> str:
-    def cells(texts: Iterable[str], tag: str) -> str:
-        found = list(texts)
-        wide = f' colspan="{len(_COLUMNS) - 1}"' if len(found) == 2 else ""
-        return "".join(
-            f'<{tag}{wide if number else ""} style="text-align:left">{escape(text)}</{tag}>'
-            for number, text in enumerate(found)
-        )
+def table(columns: Sequence[str], rows: Sequence[Cells]) -> str:
+    """Return a table for a notebook, with at most 200 rows; all text is escaped.
 
-    lines = [f"<tr>{cells(row, 'td')}</tr>" for row in rows[:_MOST_ROWS]]
+    Args:
+        columns: The names of the columns.
+        rows: For each row one text for each column, or two: that of the first column, and one for all others.
+
+    >>> table(("key", "shape", "dtype"), [("a", "[2]", "float32"), ("<b>", "text")]).count("<td")
+    5
+    """
+    from html import escape
+
+    def cells(texts: Cells) -> str:
+        if len(texts) == 2 < len(columns):
+            wide = f'<td colspan="{len(columns) - 1}" style="{_WIDE}">{escape(texts[1])}</td>'
+            return f'<td style="{_CELL}">{escape(texts[0])}</td>{wide}'
+        return "".join(f'<td style="{_CELL}">{escape(text)}</td>' for text in texts)
+
+    lines = [f"<tr>{cells(row)}</tr>" for row in rows[:_MOST_ROWS]]
     if len(rows) > _MOST_ROWS:
-        lines.append(f"<tr>{cells(('', f'and {len(rows) - _MOST_ROWS} more entries'), 'td')}</tr>")
-    return f"<table><thead><tr>{cells(_COLUMNS, 'th')}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        lines.append(f"<tr>{cells(('', f'and {len(rows) - _MOST_ROWS} more entries'))}</tr>")
+    head = "".join(f'<th style="{_HEAD}">{escape(name)}</th>' for name in columns)
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<table style="border-collapse:collapse;margin:2px 0 6px 1em">{body}</table>'
