@@ -154,5 +154,5 @@ _register_pickles()
 
 
 def __dir__() -> list[str]:
-    """Returns the public names."""
+    """Return the public names."""
     return sorted(__all__)

@@ -160,7 +160,7 @@ def add_node(td: TensorDict, key: str) -> TensorDict:
 
 
 entries: Callable[[TensorDict], dict[str, Any]] = attrgetter("_entries")
-"""Returns the live dictionary of entries of a dense node, for reads on hot paths."""
+"""Return the live dictionary of entries of a dense node, for reads on hot paths."""
 
 
 def writes_to(tensor: Any) -> str | None:

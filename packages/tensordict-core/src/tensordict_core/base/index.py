@@ -21,7 +21,7 @@ from tensordict_core.base.tracing import may_fuse
 __all__ = ["Index"]
 
 
-_WHOLE = (torch.int64, torch.int32)
+_ROW_DTYPES = (torch.int64, torch.int32)
 _NUMPY_SCALARS = (np.integer, np.bool_)
 _FEW = 32
 
@@ -139,7 +139,7 @@ class Index:
             self.idx, self.parts, self.sources = idx, (idx,), range(dims)
             self.size = _resized(batch_size, _length(idx, batch_size[0]))
             return
-        if kind is Tensor and dims and idx.ndim == 1 and idx.dtype in _WHOLE:
+        if kind is Tensor and dims and idx.ndim == 1 and idx.dtype in _ROW_DTYPES:
             self.idx, self.parts, self.sources = idx, (idx,), range(dims)
             self.size = _resized(batch_size, idx.shape[0])
             self.gives_views = False
@@ -179,7 +179,7 @@ class Index:
         """Set ``rows`` if the index selects whole rows: ``index_select`` is several times as fast for them."""
         for at, part in enumerate(parts):
             if isinstance(part, Tensor):
-                if part.ndim != 1 or part.dtype not in _WHOLE or not part.is_cpu or not may_fuse():
+                if part.ndim != 1 or part.dtype not in _ROW_DTYPES or not part.is_cpu or not may_fuse():
                     return
                 if all(type(rest) is slice and rest == slice(None) for rest in parts[at + 1 :]):
                     self._take_rows(part, at, masked)

@@ -110,7 +110,6 @@ class Node:
         clear_device_: Callable[..., Self]
         del_: Callable[..., Any]
         densify: Callable[..., Any]
-        depth: Any
         device: Any
         dtype: Any
         detach: Callable[..., Self]
@@ -145,7 +144,6 @@ class Node:
         view_at: Callable[..., Any]
         where: Callable[..., Self]
         _index_put: Callable[..., None]
-        _room: Callable[..., Any]
         shape: Any
         _change_batch_size: Callable[..., None]
         _find_parent: Callable[..., Any]
@@ -156,7 +154,6 @@ class Node:
         _peek_entry: Callable[..., tuple[Any, str, Any]]
         _plain_value: Callable[..., Any]
         _plan_entry: Callable[..., None]
-        _plan_leaf: Callable[..., None]
         _plan_set: Callable[..., Any]
         _plan_value: Callable[..., None]
         _plan_update: Callable[..., None]
@@ -164,7 +161,6 @@ class Node:
         _put_device: Callable[..., None]
         _put_entry: Callable[..., None]
         _put_names: Callable[..., None]
-        _put_node: Callable[..., Any]
         _store: Callable[..., Any]
         _as_lazy_as: Callable[..., Any]
         _view_at: Callable[..., Any]

@@ -37,15 +37,15 @@ class WriteBack:
         self.source = weakref.ref(source)
 
     def back(self, value: Any, old: Any) -> Any:
-        """Returns the entry of the source for an entry of the result; ``old`` is the present one, or ``None``."""
+        """Return the entry of the source for an entry of the result; ``old`` is the present one, or ``None``."""
         return value
 
     def path(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the path in the source of an entry of the result."""
+        """Return the path in the source of an entry of the result."""
         return path
 
     def inside(self, source: Any, result: Any) -> WriteBack | None:
-        """Returns the `WriteBack` of the elements of lazy stacks; ``None`` if the elements hold other rows."""
+        """Return the `WriteBack` of the elements of lazy stacks; ``None`` if the elements hold other rows."""
         return self
 
 
@@ -79,14 +79,14 @@ def _slices(node: Any) -> list[Any]:
 
 
 def _version(value: Any) -> float:
-    """Returns the number of writes into a tensor; NaN, equal to nothing, where torch does not count all of them."""
+    """Return the number of writes into a tensor; NaN, equal to nothing, where torch does not count all of them."""
     if not is_leaf_tensor(value):
         return 0
     return math.nan if is_compiling() or value.is_inference() or isinstance(value, Parameter) else value._version
 
 
 def _snapshot(node: Any) -> Any:
-    """Returns a snapshot of the entries of a node; of a lazy stack, the snapshots of its elements."""
+    """Return a snapshot of the entries of a node; of a lazy stack, the snapshots of its elements."""
     slices = _slices(node)
     if slices:
         return [_snapshot(one) for one in slices]
@@ -109,7 +109,7 @@ def _write_back(write_back: WriteBack, source: Any, result: Any, before: Any) ->
 
 
 def _changed(write_back: WriteBack, source: Any, node: Any, before: Any, path: tuple[str, ...]) -> Iterator[Any]:
-    """Yields the path and value of each entry that changed; a new node as a whole."""
+    """Yield the path and value of each entry that changed; a new node as a whole."""
     if isinstance(before, list):  # a lazy stack creates its entries at each read, so its elements are compared
         if _is_untouched(node, before, write_back.copies):
             return
@@ -142,7 +142,7 @@ def _is_untouched(node: Any, before: Any, copies: bool) -> bool:
 
 
 def _is_written(write_back: WriteBack, value: Any, version: float, old: Any) -> bool:
-    """Returns whether a leaf was written in place and the write did not reach the source."""
+    """Return whether a leaf was written in place and the write did not reach the source."""
     if value is old:
         return False
     if is_compiling() or not is_leaf_tensor(old):

@@ -128,7 +128,7 @@ class TensorDict(TensorDictBase):
         try:
             for key, value in items:
                 if type(key) is not str:
-                    self._set_path(unravel_key_to_tuple(key), value, bool(non_blocking))
+                    self.set(unravel_key_to_tuple(key), value, non_blocking=bool(non_blocking))
                 elif plain and type(value) is Tensor:
                     if dims:
                         shape = value.shape
@@ -179,12 +179,6 @@ class TensorDict(TensorDictBase):
         mine = self._make(result._entries, result._meta)
         mine._annotations = result._annotations
         return mine.lock_()
-
-    def _set_path(self, path: tuple[str, ...], value: Any, non_blocking: bool) -> None:
-        """Store a value under a nested key and create the nodes above it."""
-        if not path:
-            raise errors.empty_key()
-        self.set(path, value, non_blocking=non_blocking)
 
     # entries ---------------------------------------------------------------------------------------------------------
 

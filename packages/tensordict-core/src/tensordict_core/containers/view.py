@@ -86,7 +86,7 @@ class SubTensorDict(CustomContainer):
         return self._part.idx
 
     def get_parent_tensordict(self) -> Any:
-        """Returns the tensordict that this is a view of, as ``parent``.
+        """Return the tensordict that this is a view of, as ``parent``.
 
         >>> td = TensorDict({"a": torch.zeros(3)}, [3])
         >>> td.view_at(0).get_parent_tensordict() is td
@@ -95,11 +95,11 @@ class SubTensorDict(CustomContainer):
         return self._parent
 
     def _now(self) -> Any:
-        """Returns the part as a plain tensordict, of views or, for an index with tensors, of copies."""
+        """Return the part as a plain tensordict, of views or, for an index with tensors, of copies."""
         return self._named(self._parent._index(self._part))
 
     def _named(self, part: Any) -> Any:
-        """Returns an indexed tensordict with the names of this view."""
+        """Return an indexed tensordict with the names of this view."""
         if self._meta.names != part._meta.names:
             part._put_names(self._meta.names)
         return part
@@ -146,7 +146,7 @@ class SubTensorDict(CustomContainer):
             self._parent._plan_entry(key, self._part, self._expanded(key, value, prefix), plan, prefix)
 
     def _expanded(self, key: str, value: Any, prefix: tuple[str, ...] = ()) -> Any:
-        """Returns a valid entry in the shape of the leaf that it is written into, if that exists."""
+        """Return a valid entry in the shape of the leaf that it is written into, if that exists."""
         if not is_leaf_tensor(value) or not is_leaf_tensor(self._parent._peek(key)):
             return value
         shape = self._shape_of(key)
@@ -171,7 +171,7 @@ class SubTensorDict(CustomContainer):
         self._parent._plan_entry(key, index, value, plan, prefix)
 
     def _within(self, index: Index) -> Index:
-        """Returns the index of the parent that selects the same as an index of this view."""
+        """Return the index of the parent that selects the same as an index of this view."""
         part, dims = self._part, self._part.dims + index.dims - len(self._part.size)
         if dims != part.dims:
             part = Index(part.idx, self._parent._meta.batch_size[:dims])
@@ -187,13 +187,13 @@ class SubTensorDict(CustomContainer):
         self._parent._move(old, new)  # a view has the keys of its parent
 
     def select(self, *keys: Any, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Any:
-        """Returns the entries under some keys as a plain tensordict; ``inplace`` removes the others from the parent."""
+        """Return the entries under some keys as a plain tensordict; ``inplace`` removes the others from the parent."""
         if inplace:
             return super().select(*keys, inplace=True, strict=strict)
         return self._named(self._parent.select(*keys, strict=strict, as_tensordict=as_tensordict)._index(self._part))
 
     def exclude(self, *keys: Any, inplace: bool = False) -> Any:
-        """Returns the entries under other keys as a plain tensordict; ``inplace`` removes the keys from the parent."""
+        """Return the entries under other keys as a plain tensordict; ``inplace`` removes the keys from the parent."""
         if inplace:
             return super().exclude(*keys, inplace=True)
         return self._named(self._parent.exclude(*keys)._index(self._part))
@@ -234,7 +234,7 @@ class SubTensorDict(CustomContainer):
             raise errors.lock_of_a_view(locked)
 
     def lock_(self) -> Self:
-        """Raises an error unless the parent has this state: a view is locked with its parent.
+        """Raise an error unless the parent has this state: a view is locked with its parent.
 
         Raises:
             RuntimeError: The parent is not locked.
@@ -244,7 +244,7 @@ class SubTensorDict(CustomContainer):
         return self
 
     def unlock_(self) -> Self:
-        """Raises an error unless the parent has this state: a view is locked with its parent.
+        """Raise an error unless the parent has this state: a view is locked with its parent.
 
         Raises:
             RuntimeError: The parent is locked.
@@ -254,7 +254,7 @@ class SubTensorDict(CustomContainer):
         return self
 
     def is_memmap(self) -> bool:
-        """Returns ``False``: a view has no files of its own."""
+        """Return ``False``: a view has no files of its own."""
         return False
 
 

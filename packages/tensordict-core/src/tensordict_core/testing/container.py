@@ -47,7 +47,7 @@ class ContainerCase:
     """The batch size of the samples."""
 
     def sample(self, kind: str = "mixed") -> TensorDict:
-        """Returns the entries of the containers under test: ``"mixed"``, ``"floating"`` only or ``"integral"`` only."""
+        """Return the entries of the containers under test: ``"mixed"``, ``"floating"`` only or ``"integral"`` only."""
         generator = torch.Generator().manual_seed(0)
 
         def floats(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -71,23 +71,23 @@ class ContainerCase:
         return TensorDict(entries, batch_size=self.batch)
 
     def wrap(self, td: TensorDict) -> Any:
-        """Returns the container under test, with the entries of ``td``."""
+        """Return the container under test, with the entries of ``td``."""
         return td
 
     def make(self, kind: str = "mixed") -> Any:
-        """Returns a new container under test."""
+        """Return a new container under test."""
         return self.wrap(self.sample(kind))
 
     def dense(self, kind: str = "mixed") -> TensorDict:
-        """Returns a plain tensordict of the same entries."""
+        """Return a plain tensordict of the same entries."""
         return self.sample(kind)
 
     def tensor_key(self, td: Any) -> str:
-        """Returns a key of a floating-point tensor."""
+        """Return a key of a floating-point tensor."""
         tensors = ((key, value) for key, value in td._peek_items() if not isinstance(value, Node))
         return next(str(key) for key, value in tensors if value.is_floating_point())
 
     def node_key(self, td: Any) -> str | None:
-        """Returns a key of a nested container; ``None`` if there is none."""
+        """Return a key of a nested container; ``None`` if there is none."""
         found = (key for key, value in td._peek_items() if isinstance(value, Node) and not value._is_opaque)
         return next(found, None)

@@ -22,7 +22,7 @@ Row: TypeAlias = dict[tuple[str, ...], Any]
 
 
 def contents(td: Any, prefix: tuple[str, ...] = ()) -> Row:
-    """Returns tensors and the values of non-tensor data by their paths.
+    """Return tensors and the values of non-tensor data by their paths.
 
     >>> contents(TensorDict({"a": {"b": 1}, "s": "text"}))
     {('a', 'b'): tensor(1), ('s',): 'text'}
@@ -43,7 +43,7 @@ def contents(td: Any, prefix: tuple[str, ...] = ()) -> Row:
 
 
 def positions(batch_size: torch.Size) -> Tensor:
-    """Returns the number of each position of a batch; an operation must move rows as it moves these numbers.
+    """Return the number of each position of a batch; an operation must move rows as it moves these numbers.
 
     >>> positions(torch.Size([2, 2]))
     tensor([[0, 1],
@@ -53,7 +53,7 @@ def positions(batch_size: torch.Size) -> Tensor:
 
 
 def rows(td: Any) -> list[Row]:
-    """Returns the contents of each position of the batch, in order.
+    """Return the contents of each position of the batch, in order.
 
     >>> [row["a",].item() for row in rows(TensorDict({"a": torch.arange(2)}, [2]))]
     [0, 1]
@@ -67,7 +67,7 @@ def _copied(value: Any) -> Any:
 
 
 def map_rows(function: Callable[..., Any], *tables: list[Row]) -> list[Row]:
-    """Returns the rows with a function applied to each tensor (and to the tensors at its place in other tables)."""
+    """Return the rows with a function applied to each tensor (and to the tensors at its place in other tables)."""
     out = []
     for group in zip(*tables, strict=True):
         first, *others = group

@@ -20,7 +20,7 @@ for i = 1, #KEYS - 1 do
 end
 return false
 """
-"""Returns the first of the names that is gone; who watches the last name then has a failing transaction."""
+"""Return the first of the names that is gone; who watches the last name then has a failing transaction."""
 
 
 def gather(

@@ -30,7 +30,7 @@ def _is_tensor(part: Any) -> bool:
 
 
 def _place_of_tensors(parts: Parts) -> int:
-    """Returns the first dimension that index tensors create; 0 if they are not adjacent, as in NumPy."""
+    """Return the first dimension that index tensors create; 0 if they are not adjacent, as in NumPy."""
     place: int | None = None
     gap, size = False, 0
     for part in parts:
@@ -47,7 +47,7 @@ def _place_of_tensors(parts: Parts) -> int:
 
 
 def nest(numbers: Sequence[int], size: Sequence[int], dim: int, element: Callable[[int], Any]) -> Any:
-    """Returns at least one element by number, lazily stacked in the shape ``size`` from dimension ``dim`` on."""
+    """Return at least one element by number, lazily stacked in the shape ``size`` from dimension ``dim`` on."""
     if not size:
         return element(numbers[0])
     n = len(numbers) // size[0]
@@ -56,7 +56,7 @@ def nest(numbers: Sequence[int], size: Sequence[int], dim: int, element: Callabl
 
 
 def _chosen(td: Any, parts: Parts) -> Any:
-    """Returns an element, or the part of it that ``parts`` select."""
+    """Return an element, or the part of it that ``parts`` select."""
     if all(type(part) is slice and part == slice(None) for part in parts):
         return td
     return td._index(Index(parts, td._meta.batch_size))
@@ -107,7 +107,7 @@ class _Cut:
         return any(map(_is_tensor, self.rest))
 
     def positions(self) -> tuple[torch.Size, list[Parts]]:
-        """Returns the broadcast shape of several index tensors, and the integer index of each position."""
+        """Return the broadcast shape of several index tensors, and the integer index of each position."""
         at = [i for i, part in enumerate(self.parts) if _is_tensor(part)]
         tensors: Any = torch.broadcast_tensors(*(self.parts[i] for i in at))
         columns = [tensor.reshape(-1).tolist() for tensor in tensors]
@@ -214,7 +214,7 @@ class LazyIndexing:
             td._plan_entry(key, at, piece, plan, prefix)
 
     def _aims(self: Any, index: Index, value: Any) -> list[tuple[Any, Index, Any]]:
-        """Returns the writes into elements that a write consists of: each element, an index of it, and a value.
+        """Return the writes into elements that a write consists of: each element, an index of it, and a value.
 
         Raises:
             RuntimeError: The batch size of the value does not fit.

@@ -334,12 +334,19 @@ class Access(Node):
                 if meta.names is None and isinstance(value, Node) and value._meta.names is not None:
                     self._adopt_names(value)
             return self
-        path = unravel_key_to_tuple(key)
-        if not path:
+        self._set_nested(unravel_key_to_tuple(key), item, inplace, non_blocking)
+        return self
+
+    _store = set
+    """`set` under a name that no field of a tensorclass hides; nodes call it on nested nodes."""
+
+    def _set_nested(self, key: tuple[str, ...], item: Any, inplace: bool | None, non_blocking: bool) -> None:
+        """Store an entry under a nested key, and create the nodes that are missing."""
+        if not key:
             raise errors.empty_key()
         node: Any = self
         made = None
-        for depth, name in enumerate(path[:-1]):
+        for depth, name in enumerate(key[:-1]):
             if item is node:
                 raise errors.holds_itself(key)
             child = node._get(name)
@@ -350,19 +357,15 @@ class Access(Node):
                 made = made or (node, name)
                 child = node._get(name)
             elif not isinstance(child, Node) or child._is_opaque:
-                raise errors.not_a_node(path[: depth + 1], child)
+                raise errors.not_a_node(key[: depth + 1], child)
             node = child
         try:
-            node._store(path[-1], item, inplace, non_blocking=non_blocking)
+            node._store(key[-1], item, inplace, non_blocking=non_blocking)
         except BaseException:
             if made is not None:  # the entry is refused, so the nodes created for it are removed
                 parent, name = made
                 parent._del(name)
             raise
-        return self
-
-    _store = set
-    """`set` under a name that no field of a tensorclass hides; nodes call it on nested nodes."""
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         """Return the entry that an update stores under a key; ``None`` if the value is written in place instead.
