@@ -173,9 +173,9 @@ class CudaGraphModule:
     - Inputs and results do not require gradients. Parameters are read from outside (``lambda x: x @ weight``). A
       training step (``zero_grad``, ``backward``, ``step``) runs inside the function, which returns ``loss.detach()``.
     - In-place changes of input tensors stay in the memory of the graph and do not change the tensors of the caller.
-    Entries that the function sets in a tensordict are set in the tensordict of the caller, as copies. - A probabilistic
-    module uses the interaction type of the recording; a call with another one issues a warning. Make one instance for
-    each interaction type.
+      Entries that the function sets in a tensordict are set in the tensordict of the caller, as copies.
+    - A probabilistic module uses the interaction type of the recording; a call with another one issues a warning. Make
+      one instance for each interaction type.
 
     The class is not an ``nn.Module``, so that the parameters of the wrapped module are not collected twice.
 

@@ -31,8 +31,8 @@ class Report:
     Attributes:
         missing: expected keys that do not exist.
         unexpected: existing keys that are not expected.
-        shapes: for each key whose shape differs, the found and the expected shape. dtypes: for each key whose dtype
-        differs, the found and the expected dtype.
+        shapes: for each key whose shape differs, the found and the expected shape.
+        dtypes: for each key whose dtype differs, the found and the expected dtype.
         values: keys whose values differ, if values were compared.
         loaded: the keys that `load_into` wrote.
 
