@@ -1,17 +1,31 @@
-"""Compiled calls: ten layers on a tensordict, compared with the same layers on a plain dictionary and on tensors."""
+"""Compiled calls: ten layers, and training steps of a policy, beside plain dictionaries: ``-m benchmarks.nn.compiled``.
+
+``python -m benchmarks.nn.compiled`` prints, for each program of `benchmarks.nn.policy`, how often it is compiled again
+in 1,000 steps, and the processor time of a step and of its compilation, divided by that of the same program on plain
+dictionaries. Each library runs in a process of its own, in turn with the plain program, because the reference changes
+``torch.vmap`` when it is imported.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import platform
+import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch
+import torch._inductor.config as inductor
 from torch import nn
 
-import tensordict
-import tensordict.nn
-import tensordict_core
-import tensordict_nn
+from benchmarks.contenders import core, found, reference
+from benchmarks.nn.policy import PROGRAMS, library, train
 
 
 class OnDictionary(nn.Module):
@@ -85,15 +99,15 @@ class Compiled:
         self.steps = torch.compile(nn.Sequential(*steps), fullgraph=True)
         self.by_hand = torch.compile(OnTensordict(layers), fullgraph=True)
         self.by_hand_reference = torch.compile(OnTensordict(layers), fullgraph=True)
-        self.ours = torch.compile(sequence(tensordict_nn), fullgraph=True)
-        self.reference = torch.compile(sequence(tensordict.nn), fullgraph=True)
+        self.ours = torch.compile(sequence(found("tensordict_nn")), fullgraph=True)
+        self.reference = torch.compile(sequence(found("tensordict.nn")), fullgraph=True)
         # the result of a call is the input of the next one, so these time only the calls
         self.entries = {"h0": self.x}
-        self.td = tensordict_core.TensorDict({"h0": self.x}, [4])
-        self.td_reference = tensordict.TensorDict({"h0": self.x}, [4])
+        self.td = core().TensorDict({"h0": self.x}, [4])
+        self.td_reference = reference().TensorDict({"h0": self.x}, [4])
         for _ in range(3):
-            for time in [getattr(self, name) for name in dir(self) if name.startswith("time_")]:
-                time()
+            for row in [getattr(self, name) for name in dir(self) if name.startswith("time_")]:
+                row()
 
     @torch.no_grad()
     def time_tensors(self) -> None:
@@ -133,8 +147,100 @@ class Compiled:
 
     @torch.no_grad()
     def time_sequence_made(self) -> None:
-        self.ours(tensordict_core.TensorDict({"h0": self.x}, [4]))
+        self.ours(core().TensorDict({"h0": self.x}, [4]))
 
     @torch.no_grad()
     def time_sequence_made_reference(self) -> None:
-        self.reference(tensordict.TensorDict({"h0": self.x}, [4]))
+        self.reference(reference().TensorDict({"h0": self.x}, [4]))
+
+
+def recompilations(name: str, kind: str, steps: int) -> int:
+    """How often a program is compiled after its first step."""
+    program = PROGRAMS[name](library(kind))
+    torch._dynamo.reset()
+    step = train(program, "eager")
+    step(program.batch())
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    for _ in range(steps):
+        step(program.batch())
+    return int(counters["stats"]["unique_graphs"])
+
+
+def time_steps(name: str, kinds: tuple[str, str], backend: str, rounds: int) -> float:
+    """The time of a step of one library over that of another, from medians of rounds in turn."""
+    torch._dynamo.reset()
+    steps = {}
+    for kind in kinds:
+        program = PROGRAMS[name](library(kind))
+        steps[kind] = train(program, backend), program.batch()
+        for _ in range(3):
+            steps[kind][0](steps[kind][1])
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind, (step, batch) in random.sample(list(steps.items()), 2):
+            start = time.thread_time()
+            for _ in range(40):
+                step(batch)
+            times[kind].append(time.thread_time() - start)
+    return median(times[kinds[0]]) / median(times[kinds[1]])
+
+
+def time_compilations(name: str, kinds: tuple[str, str], backend: str, rounds: int) -> float:
+    """The time of a first step of one library over that of another, from minima of rounds in turn.
+
+    Graphs are not taken from a cache; the machine code of their kernels is, because it is made in other processes.
+    """
+    inductor.fx_graph_cache = functorch.enable_autograd_cache = False
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for i in range(rounds + 1):
+        for kind in random.sample(kinds, 2):
+            program = PROGRAMS[name](library(kind))
+            batch = program.batch()
+            torch._dynamo.reset()
+            step = train(program, backend)
+            start = time.process_time()
+            step(batch)
+            if i:  # the first one imports compilers
+                times[kind].append(time.process_time() - start)
+    return min(times[kinds[0]]) / min(times[kinds[1]])
+
+
+def measure(name: str, kind: str, steps: int, rounds: int) -> list[float]:
+    """The cells of a program and a library."""
+    kinds = (kind, "plain")
+    return [
+        recompilations(name, kind, steps),
+        time_steps(name, kinds, "inductor", 8 * rounds),
+        time_compilations(name, kinds, "inductor", rounds),
+        time_compilations(name, kinds, "eager", rounds),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=1000, help="how many steps must not compile again")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=list(PROGRAMS), help="run only this program")
+    parser.add_argument("--library", choices=["ours", "reference"], help="print the numbers of this library as JSON")
+    options = parser.parse_args()
+    if options.library:
+        torch.set_num_threads(1)
+        print(json.dumps(measure(options.only, options.library, options.steps, options.rounds)))
+        return
+    print("| program: ours, reference | compiled again | step / plain | compilation / plain | tracing alone / plain |")
+    print("|---|---:|---:|---:|---:|")
+    for name in [options.only] if options.only else PROGRAMS:
+        cells = []
+        for kind in ("ours", "reference"):
+            command = [sys.executable, "-m", __spec__.name, "--only", name, "--library", kind]
+            command += ["--steps", str(options.steps), "--rounds", str(options.rounds)]
+            child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+            numbers = json.loads(child.stdout.splitlines()[-1]) if child.returncode == 0 else None
+            cells.append(["fails"] * 4 if numbers is None else [f"{numbers[0]}", *(f"{n:.2f}" for n in numbers[1:])])
+        print(f"| {name} | {' | '.join(', '.join(pair) for pair in zip(*cells, strict=True))} |", flush=True)
+    print(f"\nRatios of processor times, Python {platform.python_version()}, torch {torch.__version__}.")
+
+
+if __name__ == "__main__":
+    main()

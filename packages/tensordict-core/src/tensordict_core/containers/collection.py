@@ -217,6 +217,23 @@ class TensorCollection(
             undo(self)
 
 
+def _hold_inherited(cls: type[Any]) -> None:
+    """Put the members of the families into the class that combines them, where lookups find the same objects earlier.
+
+    At each call, a compiled function checks that no class in front of the one that defines a method overrides it. With
+    forty families, these checks would take longer than all others.
+    """
+    for base in cls.__mro__[1:-1]:
+        for name, member in vars(base).items():
+            if name not in _OF_ONE_CLASS and name not in vars(cls):
+                setattr(cls, name, member)
+
+
+_OF_ONE_CLASS = {"__annotations__", "__dict__", "__doc__", "__module__", "__slots__", "__weakref__"}
+
+_hold_inherited(TensorCollection)
+
+
 class TensorDictBase(TensorCollection, abstract=True):
     """The base class of all tensordicts: dense ones, lazy stacks, views and parameters.
 
