@@ -2,9 +2,12 @@
 
 The ranks meet in the store of the process group: each says that it arrived, under a name that occurs once, and the
 coordinator answers each by that name. So a rank that did not arrive is named, and one that comes too late, or again
-after an error, cannot mix up two saves. Then messages go between the coordinator and the others over gloo, on
-connections of their own: a background save never uses the process group of the program. The connections notice at once
-that a process ended. They are kept for the next save, unless one of them failed.
+after an error, cannot mix up two saves. A rank that is cancelled withdraws what it said, unless the coordinator counts
+on it already: then it takes part, and the ranks are told later. Saves have numbers, and each rank says which of them it
+cancelled, so that the others do not wait for it there, and do not take an earlier save for a later one. Then messages
+go between the coordinator and the others over gloo, on connections of their own: a background save never uses the
+process group of the program. The connections notice at once that a process ended. They are kept for the next save,
+unless one of them failed.
 """
 
 from __future__ import annotations
@@ -32,6 +35,13 @@ _LOOK = 0.5
 """Seconds after which a rank that waits for another looks whether that has ended, which it sees on its own machine."""
 
 _CANCELLED = "cancelled the save"
+"""What a rank did that cancelled the save; also of this rank."""
+
+_GAVE_UP = "gave up the save"
+"""What a rank did that is at a later save, since it cancelled this one."""
+
+_GIVEN_UP = "given_up"
+"""Where the coordinator tells the numbers of the saves that it cancelled before the ranks met."""
 
 _GRACE = 5.0
 """Seconds that a rank waits for the answer of the coordinator beyond the time that the coordinator has."""
@@ -170,14 +180,18 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
         return link
     kept = team.link
     own = {**request, "link": "" if kept is None else kept.name, "host": host_name(), "name": secrets.token_hex(8)}
-    own |= {"rank": team.rank, "number": team.number}
+    own |= {"rank": team.rank, "number": team.number, "given_up": team.given_up}
     try:
         meet = _invite if team.is_coordinator else _arrive
         answer = meet(team, own, timeout, what, cancelled)
-    except BaseException:
+    except BaseException as error:
         if kept is not None:
             kept.close()
+        if isinstance(error, CancelledError):
+            _give_up(team, [*team.given_up, own["number"]])
         raise
+    if team.given_up:
+        _give_up(team, [])
     if kept is not None and kept.name == answer["link"]:
         link = kept
         link.timeout, link.what = timeout, what
@@ -191,22 +205,41 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
     return link
 
 
+def _give_up(team: Team, numbers: list[int]) -> None:
+    """Records the saves that this rank cancelled since the ranks met, and tells those that wait for the coordinator."""
+    team.given_up = numbers
+    if team.is_coordinator:
+        with contextlib.suppress(RuntimeError):
+            team.store.set(_GIVEN_UP, orjson.dumps(numbers))
+
+
 def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> dict[str, Any]:
     """Tells the coordinator that this rank arrived, and waits for its answer."""
     store, place, reply = team.store, f"arrived/{team.index}", f"answer/{own['name']}"
-    store.set(place, orjson.dumps(own))
-    content, late = _await(team, reply, 0, time.monotonic() + timeout + _GRACE, timeout, cancelled)
+    content = orjson.dumps(own)
+    store.set(place, content)
+    deadline = time.monotonic() + timeout + _GRACE
+    found, late = _await(team, reply, 0, deadline, timeout, cancelled, own["number"])
     if late is not None:
-        with contextlib.suppress(RuntimeError):
-            store.set(place, b"")
-        if late == _CANCELLED:
-            raise CancelledError("the save was cancelled")
+        left = orjson.dumps({**own, "gone": late})
+        while not _replace(
+            store, place, content, left
+        ):  # the coordinator counts on this rank: its answer comes at once
+            found, ended = _await(team, reply, 0, time.monotonic() + _LOOK / 10, timeout, None)
+            if ended != late_text(timeout):
+                late = ended
+                break
+    if late == _CANCELLED:
+        raise CancelledError("the save was cancelled")
+    if late == _GAVE_UP:
+        raise describe_failure(what, {team.ranks[0]: {"text": _CANCELLED, "cancelled": True}})
+    if late is not None:
         raise RankError(
             f"rank {team.ranks[0]}, which coordinates {what}, {late}; call it on all ranks of the group, or pass a "
             "longer timeout=",
             [team.ranks[0]],
         )
-    answer: dict[str, Any] = orjson.loads(content)
+    answer: dict[str, Any] = orjson.loads(found)
     with contextlib.suppress(RuntimeError):
         store.delete_key(reply)
     if "failures" in answer:
@@ -214,10 +247,27 @@ def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
     return answer
 
 
+def _replace(store: Any, place: str, content: bytes, other: bytes) -> bool:
+    """Replaces the content of a key, unless another rank has replaced it; a store that is lost lets go of it too."""
+    try:
+        return bool(store.compare_set(place, content.decode(), other.decode()) == other)
+    except RuntimeError:
+        return True
+
+
 def _await(
-    team: Team, key: str, index: int, deadline: float, timeout: float, cancelled: Cancelled | None
+    team: Team,
+    key: str,
+    index: int,
+    deadline: float,
+    timeout: float,
+    cancelled: Cancelled | None,
+    number: int | None = None,
 ) -> tuple[bytes, str | None]:
-    """Waits until a rank has set a key of the store; returns its content, or what that rank did instead."""
+    """Waits until a rank has set a key of the store; returns its content, or what that rank did instead.
+
+    ``number`` is that of the save for which the answer of the coordinator is awaited.
+    """
     # not by a wait in the store, about whose time limits torch prints warnings
     start = looked = time.monotonic()
     while True:
@@ -230,6 +280,8 @@ def _await(
                 place = f"process/{index}"
                 if team.store.check([place]) and has_ended(team.store.get(place).decode()):
                     return b"", "has ended"
+                if number is not None and number in _given_up_by_the_coordinator(team.store):
+                    return b"", _GAVE_UP
         except RuntimeError as error:
             return b"", f"cannot be reached, since the store of the process group does not answer ({error})"
         if cancelled is not None and cancelled():
@@ -239,6 +291,10 @@ def _await(
         time.sleep(max(min(0.0005 + (now - start) / 10, 0.1, deadline - now), 0))
 
 
+def _given_up_by_the_coordinator(store: Any) -> list[int]:
+    return orjson.loads(store.get(_GIVEN_UP)) if store.check([_GIVEN_UP]) else []
+
+
 def late_text(timeout: float) -> str:
     """What a rank did that is late."""
     return f"did not arrive within {timeout:g} s (timeout=)"
@@ -246,64 +302,101 @@ def late_text(timeout: float) -> str:
 
 def _await_rank(
     team: Team, index: int, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
-) -> tuple[dict[str, Any], str | None]:
-    """Waits until a rank has arrived for the same save; returns what it wants, or what it did instead.
+) -> tuple[bytes, str | None]:
+    """Waits until a rank has arrived for the same save; returns what it said, or what it did instead.
 
-    A rank that arrived for another save is there for an earlier one that it is about to give up, or for a later one
-    than this rank, which then is about to. So it is taken at its word only after a while.
+    A rank that is at another save, though none of the two ranks cancelled one, did not take part in all of them, or
+    its program did not: it is taken at its word after a while.
     """
-    place = f"arrived/{index}"
+    store, place = team.store, f"arrived/{index}"
     start = time.monotonic()
     while True:
         content, how = _await(team, place, index, deadline, timeout, cancelled)
         if how is not None:
-            return {}, how
+            return b"", how
         found: dict[str, Any] = orjson.loads(content)
-        waits = _GRACE if _disagreement({0: own, index: found}) else _LOOK if found["number"] != own["number"] else 0.0
-        if time.monotonic() - start >= waits or found.get("failure") is not None:
-            team.store.set(place, b"")
-            return found, None
+        if own["number"] in found["given_up"]:
+            return b"", _GAVE_UP
+        if "gone" in found:
+            if found["gone"] == _CANCELLED and found["number"] == own["number"]:
+                return b"", _GAVE_UP
+            _replace(store, place, content, b"")
+        elif found["number"] in own["given_up"]:
+            if _replace(store, place, content, b""):
+                _answer(store, found, {"failures": {str(team.rank): {"text": _CANCELLED, "cancelled": True}}})
+        else:
+            waits = (
+                _GRACE if _disagreement({0: own, index: found}) else _LOOK if found["number"] != own["number"] else 0
+            )
+            if time.monotonic() - start >= waits or found.get("failure") is not None:
+                return content, None
         if cancelled is not None and cancelled():
-            return {}, _CANCELLED
+            return b"", _CANCELLED
         time.sleep(0.01)
+
+
+def _answer(store: Any, arrived: dict[str, Any], answer: dict[str, Any]) -> None:
+    store.set(f"answer/{arrived['name']}", orjson.dumps(answer))
 
 
 def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> dict[str, Any]:
     """Waits for all ranks, and answers each."""
     store = team.store
     deadline = time.monotonic() + timeout
-    arrived: dict[int, dict[str, Any]] = {0: own}
-    late: dict[int, str] = {}
-    for index in range(1, team.size):
-        found, how = _await_rank(team, index, own, deadline, timeout, cancelled)
-        if how is None:
-            arrived[index] = found
-        else:
-            late[index] = how
-            if how != late_text(timeout):  # nothing comes of this save: those that wait learn it soon
-                deadline = min(deadline, time.monotonic() + _LOOK)
-    failures = {one["rank"]: one["failure"] for one in arrived.values() if one.get("failure") is not None}
-    if _CANCELLED in late.values():
-        failures = {team.rank: {"text": _CANCELLED, "cancelled": True}}
-        late = {}
-    failures |= {team.ranks[index]: {"text": f"it {how}", "cancelled": False} for index, how in late.items()}
-    failures = failures or _disagreement(arrived)
+    failures: dict[int, dict[str, Any]] = {}
+    while True:
+        contents, late = _await_all(team, own, deadline, timeout, cancelled)
+        arrived = {0: own} | {index: orjson.loads(content) for index, content in contents.items()}
+        failures = _failures(team, arrived, late)
+        # from here on none of them withdraws; if one has, the others may again, until it arrives for another save
+        taken = [index for index, content in contents.items() if _replace(store, f"arrived/{index}", content, b"")]
+        if failures or len(taken) == len(contents):
+            break
+        for index in taken:
+            store.set(f"arrived/{index}", contents[index])
     answer: dict[str, Any] = {"failures": {str(rank): failure for rank, failure in failures.items()}}
     if not failures:
         links = {one["link"] for one in arrived.values()}
         name = links.pop() if len(links) == 1 and "" not in links else secrets.token_hex(8)
         hosts = [arrived[index]["host"] for index in range(team.size)]
         answer = {"link": name, "hosts": hosts, "names": own.get("names"), "number": own["number"]}
-    reply = orjson.dumps(answer)
-    for index, one in arrived.items():
-        if index:
-            store.set(f"answer/{one['name']}", reply)
+    for index in taken:
+        _answer(store, arrived[index], answer)
     if failures:
         raise describe_failure(what, failures)
     return answer
 
 
-_OWN_FIELDS = frozenset({"link", "host", "name", "names", "number", "rank", "failure"})
+def _await_all(
+    team: Team, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
+) -> tuple[dict[int, bytes], dict[int, str]]:
+    """Waits for all other ranks; returns what those said that arrived, and what the others did, by place."""
+    contents: dict[int, bytes] = {}
+    late: dict[int, str] = {}
+    for index in range(1, team.size):
+        content, how = _await_rank(team, index, own, deadline, timeout, cancelled)
+        if how is None:
+            contents[index] = content
+        else:
+            late[index] = how
+            if how != late_text(timeout):  # nothing comes of this save: those that wait learn it soon
+                deadline = min(deadline, time.monotonic() + _LOOK)
+    return contents, late
+
+
+def _failures(team: Team, arrived: dict[int, dict[str, Any]], late: dict[int, str]) -> dict[int, dict[str, Any]]:
+    """Why a save cannot begin, by rank."""
+    gone = [team.ranks[index] for index, how in late.items() if how == _GAVE_UP]
+    if _CANCELLED in late.values():
+        gone.append(team.rank)
+    if gone:
+        return {rank: {"text": _CANCELLED, "cancelled": True} for rank in gone}
+    failures = {one["rank"]: one["failure"] for one in arrived.values() if one.get("failure") is not None}
+    failures |= {team.ranks[index]: {"text": f"it {how}", "cancelled": False} for index, how in late.items()}
+    return failures or _disagreement(arrived)
+
+
+_OWN_FIELDS = frozenset({"link", "host", "name", "names", "number", "given_up", "rank", "failure"})
 """What a rank says about itself, and not about the save that it wants."""
 
 

@@ -29,6 +29,7 @@ class Team:
         lock: held during a save: messages of two saves must not mix.
         link: the connections of the last save, which the next one uses again (`rounds`).
         number: the number of saves that were begun, by which ranks notice that they are not at the same one.
+        given_up: the numbers of those that this rank cancelled since the ranks met, before they met again.
         pending: the future of the last save in the background.
     """
 
@@ -39,6 +40,7 @@ class Team:
         self.lock = threading.Lock()
         self.link: Any = None
         self.number = 0
+        self.given_up: list[int] = []
         self.pending: Any = None
 
     @property
