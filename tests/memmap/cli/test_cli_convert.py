@@ -74,6 +74,23 @@ def test_what_is_no_dict_of_tensors_and_plain_values_is_refused(capsys, content)
     assert not os.path.exists("ran") and not os.path.exists("y")
 
 
+def test_a_refused_file_of_torch_names_what_is_in_it_and_a_damaged_one_says_so(capsys):
+    torch.save({"a": _Evil()}, "model.pt")
+    assert main(["convert", "model.pt", "y"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tensordict-memmap: model.pt holds posix.mkdir, which is no tensor") and said.count("\n") == 1
+    with open("model.pt", "wb") as file:
+        file.write(b"nothing")
+    assert main(["convert", "model.pt", "y"]) == 2
+    assert "model.pt is damaged" in capsys.readouterr().err
+
+
+def test_a_path_without_a_save_is_named_and_the_remedy(capsys):
+    for command in ("tree", "ls", "verify"):
+        assert main([command, "nothing"]) == 2
+        assert "no saved tensordict at" in (said := capsys.readouterr().err) and "give the path" in said
+
+
 def test_diff_counts_elements_and_gives_the_largest_difference(capsys):
     td = load_memmap("x").clone().unlock_()
     td["a"] += torch.tensor([0, 0.25, -0.5])

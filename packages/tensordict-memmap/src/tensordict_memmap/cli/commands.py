@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,8 +108,14 @@ def _from_torch(path: str) -> TensorDict:
     except OSError:
         raise
     except Exception as error:  # pickle's errors, and torch's, which are of many types
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if refused:
+            raise ValueError(
+                f"{path} holds {refused[1]}, which is no tensor and no plain value; if you trust the file, save what "
+                "torch.load(..., weights_only=False) returns"
+            ) from None
         reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path} holds more than tensors and plain values, or is damaged: {reason}") from None
+        raise ValueError(f"{path} is damaged, or no file of torch.save: {reason}") from None
     if not isinstance(loaded, dict):
         raise ValueError(f"{path} holds a {type(loaded).__name__}, and a dict of tensors can be converted")
     td: TensorDict = TensorDict.from_dict(loaded, auto_batch_size=False)

@@ -340,10 +340,11 @@ def _parse(folder: SavedFolder | RemoteFolder, only: tuple[str, ...]) -> Node:
         return parse(folder, only=only)
     if folder.has(META_PT):
         return parse_oldest(folder)
-    raise FileNotFoundError(
-        f"a saved tensordict has a {META}, and {folder.root} "
-        + ("has none; give the folder that it was saved to" if os.path.isdir(folder.root) else "is no folder")
-    )
+    if os.path.isdir(folder.root):
+        raise FileNotFoundError(
+            f"a saved tensordict has a {META}, and {folder.root} has none; give the folder that it was saved to"
+        )
+    raise FileNotFoundError(f"no saved tensordict at {folder.root}; give the path that it was saved to")
 
 
 def _below(node: Node | Leaf, key: str) -> Node | Leaf:
