@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["missing_extra"]
+import io
+
+__all__ = ["ReadOnlyError", "missing_extra"]
+
+
+class ReadOnlyError(io.UnsupportedOperation, RuntimeError):
+    """A write to a file or a store that is open for reading only; an `OSError` and a `ValueError` too, as in ``io``."""
 
 
 def missing_extra(what: str, library: str, extra: str) -> ImportError:

@@ -22,7 +22,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.ragged import shape_of
-from tensordict_core.base.rebuild import KEEP, How, IsLeaf
+from tensordict_core.base.rebuild import KEEP, SAME, How, IsLeaf
 
 __all__ = ["Node", "is_leaf_tensor"]
 
@@ -163,6 +163,7 @@ class Node:
         _put_names: Callable[..., None]
         _store: Callable[..., Any]
         _as_lazy_as: Callable[..., Any]
+        _select_rows: Callable[..., Any]
         _view_at: Callable[..., Any]
 
         def _new(self, entries: dict[str, Any], meta: Meta) -> Self:
@@ -311,6 +312,25 @@ class Node:
         container that wraps another one forwards the call.
         """
         return self._get(key)
+
+    _indexes_entries = False
+    """Whether ``_read`` and ``_write`` of copies take an index of all dimensions of an entry, not of the batch only."""
+    _copies_exist = False
+    """Whether a container whose reads copy was ever defined; until then no operation looks for one."""
+
+    def _copies_below(self) -> bool:
+        """Return whether reads copy in this node or in one below it."""
+        return self._reads_copy or any(node._copies_below() for node in self._nodes())
+
+    def _changed(self, leaves: Iterable[Tensor]) -> Self:
+        """Return this node after an operation changed its leaves in place; copies of entries are written back."""
+        if self._reads_copy or (Node._copies_exist and self._copies_below()):
+            self._write_back(self._rebuild(iter(leaves), SAME))
+        return self
+
+    def _write_back(self, changed: Any) -> None:
+        """Write the values of a changed copy into the entries."""
+        self.update_(changed)
 
     def _shape_of(self, key: str) -> torch.Size:
         """Return the shape of an entry that exists, without reading it."""

@@ -1,8 +1,8 @@
 """`CustomContainer`: base class of containers that store their entries in their own way.
 
 A subclass lists, reads, stores and removes entries. All operations follow, and their results are plain tensordicts.
-Where reads copy, from a file or a server, indexing reads the selected rows only, and in-place operations run on a copy
-that is written back.
+Where reads copy, from a file or a server, indexing reads the selected rows only, an operation reads each entry once,
+and what an in-place operation changes is written back.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import ShapeOp
-from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.delegating import Delegating, delegate
-from tensordict_core.ops.factories.spec import operations
 from tensordict_core.ops.io.format import describe
 
 __all__ = ["CustomContainer", "unpickled"]
@@ -54,9 +52,23 @@ class CustomContainer(Delegating, abstract=True):
 
     __slots__ = ()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__dict__.get("_reads_copy") is True:
+            Node._copies_exist = True
+
     def _now(self) -> Any:
         """A plain tensordict of the same entries; of copies of them where reads copy."""
         entries = {key: value._now() if isinstance(value, CustomContainer) else value for key, value in self._items()}
+        return containers.dense._make(entries, self._meta)
+
+    def _frame(self) -> Any:
+        """A plain tensordict of the same structure; its tensors are stand-ins where reads copy."""
+        if not self._reads_copy:
+            return self._now()
+        entries = {
+            key: value._frame() if isinstance(value, CustomContainer) else value for key, value in self._peek_items()
+        }
         return containers.dense._make(entries, self._meta)
 
     _collect = delegate("_collect")
@@ -65,7 +77,7 @@ class CustomContainer(Delegating, abstract=True):
     _clone = delegate("_clone")
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
-        result = self._now()._rebuild(leaves, how)
+        result = self._frame()._rebuild(leaves, how)
         return result.lock_() if how.lock and self._locked and result is not None else result
 
     def _reshape(self, op: ShapeOp) -> Any:
@@ -97,32 +109,7 @@ class CustomContainer(Delegating, abstract=True):
             return super()._describe(key)
         return describe(torch.empty((), dtype=entry.dtype, device=self._meta.device).expand(self._shape_of(key)))
 
-    def _write_back(self, changed: Any) -> None:
-        """Write the values of a changed copy into the entries."""
-        self.update_(changed)
-
 
 def unpickled(td: Any, locked: bool = False) -> Any:
     """The result of unpickling: a plain tensordict, locked if the container was."""
     return td.lock_() if locked else td
-
-
-def _in_place(name: str) -> Any:
-    """The in-place operation ``name``, written back where reads copy."""
-    general = getattr(TensorDictBase, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self._reads_copy:
-            return general(self, *args, **kwargs)
-        changed = self._now()
-        general(changed, *args, **kwargs)
-        self._write_back(changed)
-        return self
-
-    method.__name__, method.__qualname__, method.__doc__ = name, f"CustomContainer.{name}", general.__doc__
-    return method
-
-
-for _name in {spec.name for spec in operations() if spec.inplace} | {"zero_", "masked_fill_"}:
-    if hasattr(TensorDictBase, _name):
-        setattr(CustomContainer, _name, _in_place(_name))

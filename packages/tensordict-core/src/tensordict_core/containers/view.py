@@ -59,6 +59,8 @@ class SubTensorDict(CustomContainer):
         self._holders = None
         self._annotations = None
         self._last_exit = None
+        if not part.gives_views:
+            Node._copies_exist = True
 
     @classmethod
     def _make(cls, parent: Any, part: Index) -> Self:
@@ -108,6 +110,9 @@ class SubTensorDict(CustomContainer):
     def _reads_copy(self) -> bool:
         """Whether indexing copies, so that a write into the result does not reach the parent."""
         return self._parent._reads_copy or not self._part.gives_views
+
+    def _copies_below(self) -> bool:
+        return self._reads_copy or self._parent._copies_below()
 
     # entries ---------------------------------------------------------------------------------------------------------
 

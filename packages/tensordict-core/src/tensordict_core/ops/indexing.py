@@ -109,7 +109,13 @@ class Indexing(Node):
 
     def __getitems__(self, indices: Any) -> Any:
         """Return the rows of a ``DataLoader`` batch with one index; use it with ``collate_fn=lambda batch: batch``."""
-        return self[torch.from_numpy(np.asarray(indices, dtype=np.int64))]  # faster than reading the list with torch
+        # faster than reading the list with torch
+        return self._select_rows(torch.from_numpy(np.asarray(indices, dtype=np.int64)))
+
+    def _select_rows(self, index: Any) -> Any:
+        """Return the part that an index with tensors selects, with entries of its own; no view of a store."""
+        part = self[index]
+        return part._solid() if part._copies_below() and not part._is_lazy_stack else part
 
     def __len__(self) -> int:
         """Return the size of the first batch dimension (0 without one).
@@ -154,7 +160,8 @@ class Indexing(Node):
         if entry is None:
             return default
         if parent._reads_copy and not isinstance(entry, Node):
-            return parent._read(path[-1], Index(index, parent._meta.batch_size))
+            own = entry.shape if parent._indexes_entries else parent._meta.batch_size
+            return parent._read(path[-1], Index(index, own))
         return parent._get(path[-1])[index]
 
     def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
@@ -187,7 +194,7 @@ def _index_of_entry(parent: Any, name: str, index: Any) -> Index:
     if entry is None:
         return Index(index, size)
     inner = parent._inmost()
-    if not (inner._makes_entries or inner._reads_copy):
+    if inner._indexes_entries or not (inner._makes_entries or inner._reads_copy):
         return Index(index, entry.shape)
     if not (type(index) is tuple and any(part is Ellipsis for part in index)):
         return Index(index, size)

@@ -191,7 +191,7 @@ class Masking(Node):
         got: Any = getattr(mask, "dtype", type(mask).__name__)
         if got is not torch.bool:
             raise TypeError(f"masked_select takes a bool tensor as mask, got {got}; compare or cast it to bool first")
-        result: Any = self[without_last(mask, len(self._meta.batch_size))]
+        result: Any = self._select_rows(without_last(mask, len(self._meta.batch_size)))
         if result._is_lazy_stack and not result._is_ragged():
             result = result._solid()
         return cast(Self, result._replaces(self) if inplace else result)

@@ -237,7 +237,7 @@ class Pointwise(Node):
         masks = batch_operand(self, leaves, over_batch_size(mask, self._meta.batch_size))
         for leaf, m in zip(leaves, masks, strict=True):
             leaf.masked_fill_(m, value)
-        return self
+        return self._changed(leaves)
 
     def softmax(self, dim: int, dtype: torch.dtype | None = None) -> Self:
         """Return the softmax of every leaf along a batch dimension.
@@ -279,7 +279,7 @@ class Pointwise(Node):
         else:
             for leaf in leaves:
                 leaf.zero_()
-        return self
+        return self._changed(leaves)
 
     def fill_(self, key: Any, value: float | bool) -> Self:
         """Fill one entry (every leaf below it, if it is nested) with a number.
@@ -447,7 +447,7 @@ def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: 
     operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
     for column in zip(leaves, *operands, strict=True):
         leaf(*column, **kwargs)
-    return td
+    return td._changed(leaves)
 
 
 for _name in ("addcmul", "addcdiv", "lerp"):

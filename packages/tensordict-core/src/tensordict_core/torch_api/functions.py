@@ -202,7 +202,7 @@ def _select(input: Any, dim: int, index: int) -> Any:
 
 @implements(torch.index_select)
 def _index_select(input: Any, dim: int, index: Tensor, *, out: Any = None) -> Any:
-    result = input[(slice(None),) * normal_dim(dim, input._meta.batch_size) + (index,)]
+    result = input._select_rows((slice(None),) * normal_dim(dim, input._meta.batch_size) + (index,))
     return result if out is None else write_out("index_select", result, out)
 
 

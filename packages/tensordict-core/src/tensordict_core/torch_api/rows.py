@@ -101,7 +101,7 @@ def remove_duplicates(input: Any, key: NestedKey, dim: int = 0, *, return_indice
     count = column.shape[dim]
     first = torch.full((values.shape[dim],), count, dtype=torch.int64, device=column.device)
     first.scatter_reduce_(0, group, torch.arange(count, device=column.device), "amin")
-    result = input[(slice(None),) * dim + (first,)]
+    result = input._select_rows((slice(None),) * dim + (first,))
     return (result, group) if return_indices else result
 
 

@@ -6,6 +6,7 @@ import os
 import weakref
 from typing import Any
 
+from tensordict_store import errors
 from tensordict_store.extras import require
 
 __all__ = ["File", "open_file"]
@@ -52,11 +53,12 @@ class File:
         """Raise an error if the file must not be written.
 
         Raises:
-            RuntimeError: The file is closed, was opened for reading, or was opened before this process was forked.
+            RuntimeError: The file is closed, or was opened before this process was forked.
+            ReadOnlyError: The file was opened for reading.
         """
         self.check_open()
         if self.mode == "r":
-            raise RuntimeError(f"the HDF5 file {self.path!r} is open for reading only; open it with mode='r+'")
+            raise errors.ReadOnlyError(f"the HDF5 file {self.path!r} is open for reading only; open it with mode='r+'")
         if self.pid != os.getpid():
             raise RuntimeError(
                 f"the HDF5 file {self.path!r} was opened for writing before this process was forked, and two processes "

@@ -34,6 +34,7 @@ from tensordict_store.arrays.values import decode, encode
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
 from tensordict_store.persistent.opened import Opened
+from tensordict_store.persistent.view import PersistentView
 from tensordict_store.persistent.writing import facts_of, memmap_in_blocks, prepared_tensor, reader
 
 __all__ = ["PersistentTensorDict"]
@@ -85,6 +86,7 @@ class PersistentTensorDict(Opened, CustomContainer):
     """
 
     _reads_copy = True
+    _indexes_entries = True
 
     LOCKING: bool | str | None = None
     """Whether HDF5 files are locked while they are open, as the option ``locking`` of h5py: ``True``, ``False``,
@@ -210,7 +212,10 @@ class PersistentTensorDict(Opened, CustomContainer):
         return self._fetched(None)
 
     def _index(self, index: Index) -> Any:
-        return self._fetched(index)
+        return self._view_at(index)
+
+    def _view_at(self, index: Index) -> Any:
+        return PersistentView._make(self, index)
 
     def _fetched(self, index: Index | None) -> Any:
         """Return the part that an index selects as a plain tensordict; all of it is read in one call."""
@@ -239,10 +244,11 @@ class PersistentTensorDict(Opened, CustomContainer):
                 entries[key] = value._clone(True) if index is None else value._index(index)
             else:
                 child = self._child(key, entry)
-                if isinstance(child, PersistentTensorDict):
-                    entries[key] = child._add_requests(rows, pairs, places)
-                else:
-                    entries[key] = child if index is None else child._index(index)
+                entries[key] = (
+                    child._add_requests(rows, pairs, places)
+                    if isinstance(child, PersistentTensorDict)
+                    else _wrapped(child, child._disk_form()[1]["_tensordict"]._fetched(index))
+                )
         return dense(entries, self._meta if index is None else index.meta(self._meta))
 
     def _shape_of(self, key: str) -> torch.Size:
@@ -364,6 +370,23 @@ class PersistentTensorDict(Opened, CustomContainer):
 
     # metadata ---------------------------------------------------------------------------------------------------------
 
+    def is_contiguous(self) -> bool:
+        """Return ``False``: entries are in a file, and ``contiguous()`` reads them.
+
+        >>> TensorDict({"x": torch.ones(2)}).to_h5("data.h5").is_contiguous()
+        False
+        """
+        return False
+
+    def _moved(self, target: Any, memory_format: Any, *options: Any) -> Any:
+        """Return the result of ``to``; for another device alone, this file with reads that go there."""
+        device, dtype, _ = target
+        if device in (None, self._meta.device) or dtype is not None or memory_format is not None:
+            return super()._moved(target, memory_format, *options)
+        meta = Meta(self._meta.batch_size, device, self._meta.names)
+        moved = self._make(self._group, meta, self._options._replace(device=device))
+        return moved.lock_() if self._locked else moved
+
     def _set_meta(self, meta: Meta) -> None:
         old = self._meta
         super()._set_meta(meta)
@@ -413,7 +436,8 @@ class PersistentTensorDict(Opened, CustomContainer):
             input_dict: The dictionary or tensordict.
             filename: The file.
             auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
-            batch_size: The batch size; by default that of a tensordict, and no dimensions for a dictionary.
+            batch_size: The batch size; by default that of a tensordict, and for a dictionary the longest common prefix
+                of all shapes.
             device: The device of tensors that are read.
             backend: ``"h5"`` or ``"zarr"``.
             batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
@@ -433,7 +457,7 @@ class PersistentTensorDict(Opened, CustomContainer):
         if batch_size is not None and as_batch_size(batch_size) != td._meta.batch_size:
             td = td._clone(False)
             td.batch_size = batch_size
-        if auto_batch_size:
+        if auto_batch_size or (batch_size is None and td is not input_dict):
             td = td._clone(False).auto_batch_size_(batch_dims)
         options = Options(as_device(device), False, bool(allow_pickle), kwargs)
         writer = cls._make(None, td._meta, options)
@@ -452,6 +476,11 @@ def _reopened(cls: Any, recipe: tuple[Any, ...], meta: Meta, options: Options, l
     open_group, arguments = recipe
     td = cls._make(open_group(*arguments), meta, options)
     return td.lock_() if locked else td
+
+
+def _wrapped(like: Any, td: Any) -> Any:
+    """Return a tensordict as the tensorclass of another one."""
+    return type(like)._from_disk_form({}, {"_tensordict": td})
 
 
 def _save(old: Any, new: Any) -> None:

@@ -42,6 +42,15 @@ class Opened:
         return self._group.handle
 
     @property
+    def mode(self) -> str:
+        """``"r"`` if the file is open for reading only, else ``"r+"``.
+
+        >>> TensorDict({"x": torch.ones(2)}).to_h5("data.h5").mode
+        'r+'
+        """
+        return "r+" if self._group.writable else "r"
+
+    @property
     def filename(self) -> Any:
         """Where the entries are.
 

@@ -72,7 +72,7 @@ def memmap_in_blocks(td: Any, folder: str) -> Any:
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-    return TensorDict.load_memmap(folder)
+    return TensorDict.load_memmap(folder).lock_()
 
 
 def _shapes(node: Any) -> TensorDict:

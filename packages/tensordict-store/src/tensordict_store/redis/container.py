@@ -75,6 +75,8 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
     tensor([1, 2])
     """
 
+    _indexes_entries = True
+
     def __init__(
         self,
         *,

@@ -172,6 +172,9 @@ class LazyStackedTensorDictStore(ServerNode):
     def _now(self) -> Any:
         return named(self._stacked(self._elements(range(self._count))), self._meta.names)
 
+    def _frame(self) -> Any:
+        return self._now()  # a lazy stack, of which shapes of entries are not the whole structure
+
     def _index(self, index: Index) -> Any:
         return named(self._part(index, None), index.names(self._meta.names))
 

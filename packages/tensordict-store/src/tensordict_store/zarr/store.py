@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tensordict_store import errors
 from tensordict_store.extras import require
 
 __all__ = ["Store", "check_name", "consolidate", "consolidated", "open_store", "replace_folder", "to_keep"]
@@ -51,11 +52,14 @@ class Store:
         """Raise an error if the store must not be written.
 
         Raises:
-            RuntimeError: The store is closed or was opened for reading.
+            RuntimeError: The store is closed.
+            ReadOnlyError: The store was opened for reading.
         """
         self.check_open()
         if self.mode == "r":
-            raise RuntimeError(f"the zarr store {self.location!r} is open for reading only; open it with mode='r+'")
+            raise errors.ReadOnlyError(
+                f"the zarr store {self.location!r} is open for reading only; open it with mode='r+'"
+            )
 
 
 def check_name(name: str) -> None:

@@ -99,6 +99,14 @@ def locked(action: str) -> RuntimeError:
     )
 
 
+def not_in_memory(method: str, td: Any) -> RuntimeError:
+    """Entries that a file or a server keeps cannot move to other memory in place."""
+    return RuntimeError(
+        f"{method}() changes where entries are, and those of {type(td).__name__} stay in their file, on their server "
+        "or with the tensordict that it shows; call to_tensordict() first, or memmap() for a copy in mapped files"
+    )
+
+
 def lock_of_a_view(locked: bool) -> RuntimeError:
     """The lock of a view, or of a tensordict that holds a view, would differ from that of the tensordict it shows."""
     verb = "lock" if locked else "unlock"

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, Unpack, overload
 import torch
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry.plugins import is_loaded, satellite
@@ -129,10 +130,13 @@ class MemmapStubs(Node):
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
+            RuntimeError: Entries are in a file or on a server, and reads copy them.
 
         >>> TensorDict({"a": torch.ones(3)}, [3]).memmap_().is_memmap()
         True
         """
+        if Node._copies_exist and self._copies_below():
+            raise errors.not_in_memory("memmap_", self)
         return satellite(_NAME, "TensorDict.memmap_").memmap_(
             self, prefix, copy_existing=copy_existing, return_early=return_early, **options
         )

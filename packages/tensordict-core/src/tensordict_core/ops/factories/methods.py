@@ -61,13 +61,13 @@ def unary(
         if fused_ is not None and leaves and may_fuse():
             try:
                 fused_(leaves)
-                return self
+                return self._changed(leaves)
             except RuntimeError as error:
                 if not _refused(error):
                     raise
         for tensor in leaves:
             leaf_(tensor)
-        return self
+        return self._changed(leaves)
 
     functions = tuple(f for f in (leaf, getattr(Tensor, name, None)) if f is not None)
     SHAPE_KEEPING.update(functions)
@@ -137,7 +137,7 @@ def _binary_methods(
         leaves: list[Tensor] = td._leaves() if pairs is None else pairs[0]
         operands, scalar = match(name + "_", td, leaves, other) if pairs is None else (pairs[1], False)
         _run(leaf_, None if options and scalar else fused_, leaves, operands, scalar, options)
-        return td
+        return td._changed(leaves)
 
     if not scaled:
 

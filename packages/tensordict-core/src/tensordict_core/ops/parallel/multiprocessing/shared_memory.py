@@ -42,10 +42,15 @@ class SharedMemory(Node):
         In-place writes of one process are visible to all, those of non-tensor values too. Leaves on accelerators are
         shared without a move.
 
+        Raises:
+            RuntimeError: Entries are in a file or on a server, and reads copy them.
+
         >>> td = TensorDict({"a": torch.zeros(3)}).share_memory_()
         >>> td.is_shared(), td.is_locked
         (True, True)
         """
+        if Node._copies_exist and self._copies_below():
+            raise errors.not_in_memory("share_memory_", self)
         for leaf in self._leaves(is_leaf_nontensor):
             if getattr(leaf, "_is_non_tensor", False):
                 leaf._share()

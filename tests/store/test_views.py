@@ -1,0 +1,168 @@
+"""Views: an index of a persistent tensordict reads when it is used and writes into the file, wherever it is held."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("h5py", reason="h5py is an extra")
+pytest.importorskip("zarr", reason="zarr is an extra")
+
+from tensordict_core import LazyStackedTensorDict, SubTensorDict, TensorDict
+from tensordict_store import PersistentTensorDict
+from tensordict_store.hdf5.group import H5Array
+
+
+def plain() -> TensorDict:
+    return TensorDict({"x": torch.arange(1.0, 13).view(4, 3), "n": {"y": torch.arange(1, 5)}}, [4])
+
+
+@pytest.fixture(params=["h5", "zarr"])
+def stored(request: pytest.FixtureRequest, tmp_path) -> Any:
+    return PersistentTensorDict.from_dict(plain(), tmp_path / "data", backend=request.param)
+
+
+INDICES = [1, slice(1, 3), torch.tensor([3, 0]), torch.arange(4) % 2 == 0, (None, slice(1, 3)), ...]
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "zero_": lambda td: td.zero_(),
+    "fill_": lambda td: td.fill_("x", 7.0),
+    "fill_nested": lambda td: td.fill_("n", 7),
+    "mul_": lambda td: td.mul_(2),
+    "clamp": lambda td: td.clamp_(max=3) if hasattr(td, "clamp_") else td.mul_(3),
+    "apply_": lambda td: td.apply_(lambda leaf: leaf + 1),
+    "set_": lambda td: td.set_("x", torch.zeros_like(td["x"])),
+    "setitem": lambda td: td.__setitem__("x", torch.zeros_like(td["x"])),
+    "nested": lambda td: td["n"].zero_(),
+    "update_": lambda td: td.update_({"n": {"y": torch.zeros_like(td["n", "y"])}}),
+    "masked_fill_": lambda td: td.masked_fill_(torch.ones(td.shape, dtype=torch.bool), 0),
+    "new": lambda td: td.set("new", torch.ones(td.shape)),
+}
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_a_view_reaches_the_file(stored, index, change):
+    expected = plain()
+    change(expected.view_at(index))
+    view = stored[index]
+    assert isinstance(view, SubTensorDict)
+    change(view)
+    assert (stored.to_tensordict() == expected).all()
+    assert (view.to_tensordict() == expected[index]).all()
+
+
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "nested": lambda td: TensorDict({"held": td, "z": torch.ones(4)}, [4]),
+    "lazy": lambda td: LazyStackedTensorDict(td, td.clone(), stack_dim=0),
+    "lazy of views": lambda td: LazyStackedTensorDict(td[0], td[1], stack_dim=0),
+    "row of nested": lambda td: TensorDict({"held": td}, [4])[1],
+    "row of lazy": lambda td: LazyStackedTensorDict(td, td.clone(), stack_dim=0)[:, 1],
+    "view of nested": lambda td: TensorDict({"held": td}, [4]).view_at(1),
+    "view of lazy": lambda td: LazyStackedTensorDict(td, td.clone(), stack_dim=0).view_at(0),
+    "view of a view": lambda td: td[1:][0],
+}
+
+
+@pytest.mark.parametrize("name", ["zero_", "mul_", "apply_", "masked_fill_", "update_"])
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_a_change_reaches_the_file_from_whatever_holds_it(stored, hold, name):
+    change = CHANGES[name] if name != "update_" else lambda td: td.update_(td.to_tensordict().mul_(5))
+    reference = plain()
+    change(hold(reference))
+    change(hold(stored))
+    assert (stored.to_tensordict() == reference).all()
+    assert not (reference == plain()).all()
+
+
+def test_a_view_reads_what_is_used_of_it(stored):
+    view = stored[1]
+    stored.set_("x", torch.zeros(4, 3))
+    assert view["x"].tolist() == [0.0, 0.0, 0.0]
+    with pytest.raises(IndexError, match="out of bounds"):
+        stored[4]
+
+
+def test_an_operation_reads_each_entry_once(tmp_path, monkeypatch):
+    td = plain().to_h5(tmp_path / "data.h5")
+    reads: Counter[str] = Counter()
+    read = H5Array.read
+
+    def count(self, selection):
+        reads[self.dataset.name] += 1
+        return read(self, selection)
+
+    monkeypatch.setattr(H5Array, "read", count)
+    for operation in (lambda: td + 1, lambda: td[1:3] * 2, lambda: td.zero_(), lambda: td.apply(torch.neg)):
+        reads.clear()
+        operation()
+        assert reads == {"/x": 1, "/n/y": 1}
+    td.close()
+
+
+def test_rows_for_a_batch_and_copies_are_plain(stored):
+    for rows in (
+        stored.__getitems__([2, 1]),
+        pickle.loads(pickle.dumps(stored[[2, 1]])),
+        stored[[2, 1]].clone(),
+        torch.index_select(stored, 0, torch.tensor([2, 1])),
+    ):
+        assert type(rows) is TensorDict and type(rows.get("n")) is TensorDict
+        assert rows["n", "y"].tolist() == [3, 2]
+    chosen = stored.masked_select(torch.tensor([True, False, False, True])).zero_()
+    assert chosen["x"].sum() == 0 and (stored == plain()).all()
+
+
+def test_another_device_is_where_reads_go(stored):
+    moved = stored.to("meta")
+    assert type(moved) is PersistentTensorDict and moved["x"].device.type == "meta" == moved.device.type
+    assert stored.device is None and stored.to("cpu").to("cpu").device == torch.device("cpu")
+    stored.to("cpu").set_("x", torch.zeros(4, 3))
+    assert stored["x"].sum() == 0
+    assert type(stored.to(torch.float64)) is TensorDict
+    assert stored.lock_().to("cpu").is_locked
+
+
+@pytest.mark.parametrize("method", ["memmap_", "share_memory_"])
+@pytest.mark.parametrize("hold", [lambda td: td, lambda td: td[0], HOLDERS["nested"], HOLDERS["lazy"]])
+def test_entries_do_not_move_to_other_memory_in_place(stored, hold, method):
+    with pytest.raises(RuntimeError, match=rf"{method}\(\) changes where entries are"):
+        getattr(hold(stored), method)()
+    assert not stored.is_locked and (stored == plain()).all()
+
+
+def test_a_mapped_copy_is_locked(stored, tmp_path):
+    assert stored.memmap(tmp_path / "new").is_locked and stored.memmap().is_locked
+
+
+def test_an_index_of_an_entry_may_select_in_its_own_dimensions(stored):
+    assert stored.get_at("x", (..., 0)).tolist() == [1.0, 4.0, 7.0, 10.0]
+    stored.set_at_("x", 0.0, (..., slice(1, 3)))
+    stored.set_at_(("n", "y"), 9, 2)
+    assert stored["x"].tolist() == [[1.0, 0, 0], [4.0, 0, 0], [7.0, 0, 0], [10.0, 0, 0]]
+    assert stored["n", "y"].tolist() == [1, 2, 9, 4]
+    assert stored.set_at_("x", 5.0, (1, 2)).get_at("x", (1, 2)) == 5
+
+
+def test_a_dictionary_takes_the_batch_size_of_its_shapes(tmp_path):
+    td = PersistentTensorDict.from_dict({"a": torch.zeros(3, 2), "b": {"c": torch.zeros(3)}}, tmp_path / "data.h5")
+    assert td.batch_size == td["b"].batch_size == (3,) and td.mode == "r+"
+    td.close()
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, OSError, ValueError, io.UnsupportedOperation])
+def test_a_write_to_what_is_open_for_reading_is_an_error_of_io(stored, tmp_path, kind):
+    stored.close()
+    backend = "h5" if (tmp_path / "data").is_file() else "zarr"
+    td = PersistentTensorDict(filename=tmp_path / "data", backend=backend)
+    assert td.mode == "r"
+    with pytest.raises(kind, match="open for reading only"):
+        td[0].zero_()
+    with pytest.raises(kind, match="open for reading only"):
+        td["new"] = torch.zeros(4)
+    td.close()
