@@ -1,4 +1,4 @@
-"""MemoryMappedTensor: constructors, views that know their file, writes that reach it, and travel between processes."""
+"""MemoryMappedTensor: constructors, views that know their file, writes that reach it, and pickles of them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Annotation:
     """
 
     def __init__(self, cls: type[Any], name: str, raw: Any, local: Mapping[str, Any]) -> None:
-        def settle() -> bool:  # a function, because constant_when_traced takes no method
+        def find() -> bool:  # a function, because constant_when_traced takes no method
             return self._find()
 
         self.cls = cls
@@ -49,13 +49,13 @@ class Annotation:
         self.raw = raw
         self._local = local
         self._resolved: Any = _MISSING
-        self._settle = constant_when_traced(settle)
+        self._find_when_traced = constant_when_traced(find)
 
     def resolve(self) -> Any:
         """The annotated type, without ``None``; ``Any`` if it names something that is not defined (yet)."""
         # Dynamo would guard on an attribute that is read before it is resolved
         if is_compiling() or self._resolved is _MISSING:
-            self._settle()
+            self._find_when_traced()
         return Any if self._resolved is _MISSING else self._resolved
 
     def is_resolved(self) -> bool:

@@ -62,22 +62,18 @@ def _chosen(td: Any, parts: Parts) -> Any:
     return td._index(Index(parts, td._meta.batch_size))
 
 
-def _aim(td: Any, parts: Parts, piece: Any) -> tuple[Any, Index, Any]:
-    return td, Index(parts, td._meta.batch_size), piece
-
-
-class _Cut:
+class _SplitIndex:
     """An index, split at the stack dimension.
 
     Attributes:
         part: What chooses the elements.
         rest: The index of each element.
         dim: The stack dimension of the result, where the elements are chosen by a slice.
-        held: Whether the elements' results have a dimension of size 1 in its place, which keeps index tensors apart
-            that were apart in the whole index.
+        keeps_dim: Whether the elements' results have a dimension of size 1 in its place, which keeps index tensors
+            apart that were apart in the whole index.
     """
 
-    __slots__ = ("at", "dim", "held", "part", "parts", "rest")
+    __slots__ = ("at", "dim", "keeps_dim", "part", "parts", "rest")
 
     def __init__(self, index: Index, stack_dim: int) -> None:
         self.parts = parts = index.parts
@@ -93,13 +89,13 @@ class _Cut:
         at = self.at
         self.part: Any = slice(None) if at is None else parts[at]
         self.rest: Parts = parts if at is None else parts[:at] + parts[at + 1 :]
-        self.held = False
+        self.keeps_dim = False
         self.dim = 0
         if isinstance(self.part, slice):
             beyond = stack_dim - index.dims
             self.dim = len(index.size) + beyond if beyond >= 0 else index.sources.index(stack_dim)
             if at is not None and any(map(_is_tensor, parts[:at])) and any(map(_is_tensor, parts[at + 1 :])):
-                self.rest, self.held = (*parts[:at], None, *parts[at + 1 :]), True
+                self.rest, self.keeps_dim = (*parts[:at], None, *parts[at + 1 :]), True
 
     @property
     def others(self) -> bool:
@@ -120,16 +116,16 @@ class _Cut:
         return tensors[0].shape, indices
 
 
-def _pieces(value: Any, size: torch.Size, first: int, dims: int) -> Sequence[Any] | None:
-    """A value, broadcast to ``size`` and unbound along ``dims`` dimensions from ``first`` on.
+def _pieces(value: Any, size: torch.Size, first: int, dims: int, count: int) -> Sequence[Any]:
+    """Return a value, broadcast to ``size`` and unbound along ``dims`` dimensions from ``first`` on.
 
-    ``None`` where it is one number for all.
+    One number for all is repeated ``count`` times.
     """
     node = isinstance(value, Node)
     if node:
         value = value if value._meta.batch_size == size else value.expand(size)
     elif not is_leaf_tensor(value) or not value.ndim:
-        return None
+        return [value] * count
     else:
         value = value.expand(size if value.ndim <= len(size) else size + value.shape[len(size) :])
     if dims > 1:
@@ -150,29 +146,29 @@ class LazyIndexing:
         if index.has_bools:
             first, second = index.apart()
             return self._index(first)._index(second)
-        cut = _Cut(index, self.stack_dim)
-        part, rest = cut.part, cut.rest
+        split = _SplitIndex(index, self.stack_dim)
+        part, rest = split.part, split.rest
         if isinstance(part, slice):
             elements = tds[part]
             if not elements:
                 return self._sample()._index(index)
             results = [_chosen(td, rest) for td in elements]
-            if cut.held:
-                results = [result.squeeze(cut.dim) for result in results]
-            stack = self._again(results, cut.dim)
+            if split.keeps_dim:
+                results = [result.squeeze(split.dim) for result in results]
+            stack = self._again(results, split.dim)
             return stack.lock_() if self._locked else stack
         if not _is_tensor(part):
             return _chosen(tds[int(part)], rest)
         if not index.size.numel():
             return self._sample()._index(index)
-        place = _place_of_tensors(cut.parts)
-        if not cut.others:
+        place = _place_of_tensors(split.parts)
+        if not split.others:
             results = [_chosen(td, rest) for td in tds]
             return self._named(nest(part.reshape(-1).tolist(), part.shape, place, results.__getitem__), index)
         if not self._is_ragged():
             rows = self._solid()._index(index)._unbind(place)
             return self._named(type(rows[0])._lazy(rows, place), index)
-        size, indices = cut.positions()
+        size, indices = split.positions()
         return self._named(nest(range(len(indices)), size, place, lambda i: self[indices[i]]), index)
 
     def _named(self: Any, result: Any, index: Index) -> Any:
@@ -190,7 +186,7 @@ class LazyIndexing:
             for td, part in zip(self.tensordicts, parts, strict=True):
                 td._plan_write(None, part, plan, prefix)
             return
-        for td, at, piece in self._aims(index, source):
+        for td, at, piece in self._element_writes(index, source):
             td._plan_write(at, piece, plan, prefix)
 
     def _plan_entry(
@@ -207,13 +203,13 @@ class LazyIndexing:
             return
         if not isinstance(value, Node | Tensor | dict | int | float | complex):
             value = to_entry(Meta(index.size), key, value)
-        for td, at, piece in self._aims(index, value):
+        for td, at, piece in self._element_writes(index, value):
             entry = td._peek(key)
             if is_leaf_tensor(entry) and not td._holds_slices:
                 piece = over_rows(piece, at, entry.ndim)
             td._plan_entry(key, at, piece, plan, prefix)
 
-    def _aims(self: Any, index: Index, value: Any) -> list[tuple[Any, Index, Any]]:
+    def _element_writes(self: Any, index: Index, value: Any) -> list[tuple[Any, Index, Any]]:
         """Return the writes into elements that a write consists of: each element, an index of it, and a value.
 
         Raises:
@@ -225,22 +221,28 @@ class LazyIndexing:
             self._check_fits(index, value)
         if index.has_bools:
             index = index.positions()
-        tds = self.tensordicts
         size = index.meta(self._meta).batch_size
-        cut = _Cut(index, self.stack_dim)
-        part, rest = cut.part, cut.rest
+        split = _SplitIndex(index, self.stack_dim)
+        part = split.part
+        if not isinstance(part, slice) and not _is_tensor(part):
+            td = self.tensordicts[int(part)]
+            return [(td, Index(split.rest, td._meta.batch_size), value)]
+        place = _place_of_tensors(split.parts)
         if isinstance(part, slice):
-            elements = tds[part]
-            pieces = _pieces(value, size, cut.dim, 1)
-            if cut.held and pieces is not None:
-                pieces = [piece.unsqueeze(cut.dim) for piece in pieces]
-            return [_aim(td, rest, value if pieces is None else pieces[i]) for i, td in enumerate(elements)]
-        if not _is_tensor(part):
-            return [_aim(tds[int(part)], rest, value)]
-        if not cut.others:
-            pieces = _pieces(value, size, _place_of_tensors(cut.parts), part.ndim)
-            numbers = part.reshape(-1).tolist()
-            return [_aim(tds[number], rest, value if pieces is None else pieces[i]) for i, number in enumerate(numbers)]
-        shape, indices = cut.positions()
-        pieces = _pieces(value, size, _place_of_tensors(cut.parts), len(shape))
-        return [_aim(self, position, value if pieces is None else pieces[i]) for i, position in enumerate(indices)]
+            elements = self.tensordicts[part]
+            indices = [split.rest] * len(elements)
+            pieces = _pieces(value, size, split.dim, 1, len(elements))
+            if split.keeps_dim:
+                pieces = [piece.unsqueeze(split.dim) if getattr(piece, "ndim", 0) else piece for piece in pieces]
+        elif split.others:
+            shape, indices = split.positions()
+            elements = [self] * len(indices)
+            pieces = _pieces(value, size, place, len(shape), len(indices))
+        else:
+            elements = [self.tensordicts[number] for number in part.reshape(-1).tolist()]
+            indices = [split.rest] * len(elements)
+            pieces = _pieces(value, size, place, part.ndim, len(elements))
+        return [
+            (td, Index(parts, td._meta.batch_size), piece)
+            for td, parts, piece in zip(elements, indices, pieces, strict=True)
+        ]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.multiprocessing import reductions  # noqa: F401  # registers how tensors travel to other processes
+from torch.multiprocessing import reductions  # noqa: F401  # registers the pickling of tensors in shared memory
 
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.containers.opaque import OpaqueNode

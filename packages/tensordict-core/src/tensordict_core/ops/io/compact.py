@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from tensordict_core.base.node import is_leaf_tensor
 from tensordict_core.base.options import current
@@ -93,7 +94,7 @@ def _entry(node: Any, key: str, device: torch.device) -> Any:
 
 def _own_shape(node: Any, key: str, value: Tensor) -> Any:
     """Return the dimensions of an entry after those of the batch; ``None`` if the elements of a stack disagree."""
-    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+    if is_lazy(value):
         return (-1,)
     try:
         shape = node._shape_of(key) if node._inmost()._is_lazy_stack else shape_of(value)

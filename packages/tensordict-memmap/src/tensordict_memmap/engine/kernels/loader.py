@@ -168,13 +168,13 @@ def _write_cache(width: int, symbols: _Symbols, code: bytes) -> None:
     for folder in _folders():
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
-            fd, draft = tempfile.mkstemp(dir=folder)
+            fd, temporary = tempfile.mkstemp(dir=folder)
             try:
                 with open(fd, "wb") as file:
                     file.write(data)
-                os.replace(draft, os.path.join(folder, _cache_name(width)))
+                os.replace(temporary, os.path.join(folder, _cache_name(width)))
             except OSError:
-                os.unlink(draft)
+                os.unlink(temporary)
                 raise
             return
 
