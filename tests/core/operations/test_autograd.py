@@ -101,7 +101,7 @@ def test_autograd_grad_accepts_and_returns_tensordicts(td: TensorDict) -> None:
     assert "x" in unused and ("n", "y") not in unused.keys(True)
     torch.autograd.backward(td * 2, torch.ones_like(td))
     assert td.grad["x"].tolist() == [2.0] * 3
-    with pytest.raises(TypeError, match="is a tensordict with its keys"):
+    with pytest.raises(TypeError, match="give a tensordict with the same keys"):
         torch.autograd.grad(td * 2, td, [torch.ones(3)])
 
 

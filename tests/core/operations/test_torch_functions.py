@@ -153,7 +153,7 @@ def test_assert_close_compares_keys_shapes_dtypes_and_metadata(td: TensorDict) -
         (td.double(), "'a' does not match: dtype torch.float64 instead of torch.float32"),
         (td.clone().set("s", "other"), "'s' does not match: value 'other' instead of 'text'"),
         (td.clone().set("a", torch.ones(2, 3)), r"'a' does not match: shape \[2, 3\] instead of \[2, 3, 4\]"),
-        (td.clone().set("a", TensorDict({}, [2, 3])), "'a': TensorDict instead of Tensor"),
+        (td.clone().set("a", TensorDict({}, [2, 3])), "'a' does not match: TensorDict instead of Tensor"),
     ):
         with pytest.raises(AssertionError, match=message):
             assert_close(actual, td)

@@ -136,8 +136,8 @@ def test_results_may_have_other_sizes_or_be_tensors_or_none():
     ("arguments", "error", "message"),
     [
         ({"chunksize": 1, "num_chunks": 1}, ValueError, "chunksize and num_chunks"),
-        ({"chunksize": -1}, ValueError, "got -1"),
-        ({"num_chunks": 0}, ValueError, "at least 1"),
+        ({"chunksize": -1}, ValueError, "chunksize=-1"),
+        ({"num_chunks": 0}, ValueError, "less than 1"),
         ({"num_workers": -1}, ValueError, "0 for this process"),
         ({"dim": 3}, IndexError, "dim 3"),
         ({"pool": 3}, TypeError, "pool must be a multiprocessing pool or an executor"),

@@ -123,7 +123,7 @@ def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: b
     if rest:
         raise TypeError(f"to() got the unexpected argument {rest[0]!r}; pass options by name")
     if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise TypeError(f"to() takes a torch.dtype as dtype, got {dtype!r}")
+        raise TypeError(f"dtype={dtype!r} is not a torch.dtype, which to() takes; pass one, such as torch.float32")
     return Target(as_device(device), dtype, non_blocking)
 
 

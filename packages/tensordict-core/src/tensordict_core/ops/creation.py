@@ -237,7 +237,8 @@ class Creation(Node):
             for key, source in zip(td._leaf_keys(), sources, strict=True):
                 if not isinstance(source, Tensor):
                     raise TypeError(
-                        f"new_tensor needs a leaf under key {unravel_key(key)!r}, got {type(source).__name__}"
+                        f"key {unravel_key(key)!r} holds a {type(source).__name__} in the data of new_tensor, and a "
+                        "tensor here; give data of the same structure"
                     )
         else:
             tensor = torch.as_tensor(data)

@@ -335,7 +335,9 @@ def _flat_grads(grads: Any, outputs: Sequence[Any]) -> list[Any] | None:
         elif isinstance(grad, Node):
             out.extend(output._align(grad, KEEP))
         else:
-            raise TypeError(f"the gradient of a tensordict is a tensordict with its keys, got {type(grad).__name__}")
+            raise TypeError(
+                f"{type(grad).__name__} is not the gradient of a tensordict; give a tensordict with the same keys"
+            )
     return out
 
 

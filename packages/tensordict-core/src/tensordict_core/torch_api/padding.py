@@ -110,7 +110,7 @@ def _values_by_key(padding_value: Any, keys: list[Any]) -> list[float]:
     unknown = [unravel_key(key) for key in given if key not in set(keys)]
     if unknown:
         raise KeyError(
-            f"padding_value has keys {unknown} that name no entry of the tensordicts, whose entries are "
+            f"padding_value has keys {unknown} that name no entry of the tensordicts; their keys are "
             f"{[unravel_key(key) for key in keys]}"
         )
     return [given.get(key, 0) for key in keys]
@@ -292,7 +292,8 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
         own = [run[i] for run in runs]
         if in_batch and len(set(own)) > 1:
             raise ValueError(
-                f"pad_dim {pad_dim} is a batch dimension, but the masks of row {i} differ between entries: {own}"
+                f"pad_dim {pad_dim} is a batch dimension, but the masks of row {i} differ between entries: {own}; "
+                "give masks that agree"
             )
         if in_batch:
             start, length = own[0] if own else (0, size[pad_dim + 1])
@@ -306,7 +307,10 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
 def _row_mask(mask: Any, key: Any, leaf: Tensor, pad_dim: int, in_batch: bool, batch_dims: int) -> Tensor:
     """The mask of one entry as ``[rows, length]``."""
     if leaf.ndim < pad_dim + 2:
-        raise ValueError(f"key {unravel_key(key)!r} of shape {list(leaf.shape)} has no dimension {pad_dim} in its rows")
+        raise ValueError(
+            f"key {unravel_key(key)!r} of shape {list(leaf.shape)} has no dimension {pad_dim} in its rows; give a "
+            "smaller pad_dim"
+        )
     wanted = [leaf.shape[0], leaf.shape[pad_dim + 1]]
     if isinstance(mask, Node):
         own: Any = mask.get(key, None)
@@ -318,7 +322,7 @@ def _row_mask(mask: Any, key: Any, leaf: Tensor, pad_dim: int, in_batch: bool, b
         flat = mask
     if list(flat.shape) != wanted:
         raise ValueError(
-            f"a mask for key {unravel_key(key)!r} must have shape [len(padded), length] = {wanted}, got "
-            f"{list(flat.shape)}"
+            f"the mask for key {unravel_key(key)!r} has shape {list(flat.shape)}, and unpad_sequence needs "
+            f"[len(padded), length]; give one of shape {wanted}"
         )
     return flat

@@ -113,7 +113,7 @@ def _entry_keys(td: Any) -> list[tuple[str, ...]]:
 def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
     """Return both tensordicts with the same leaves: the common ones (``"intersection"``), or all, with ``default``."""
     if isinstance(default, str) and default != "intersection":
-        raise ValueError(f"default is a number, a tensor, 'intersection' or None, got {default!r}")
+        raise ValueError(f"default={default!r} is unknown; pass a number, a tensor, 'intersection' or None")
     if td._is_lazy_stack:
         # the keys of the elements may differ
         same_dim = other._is_lazy_stack and other.stack_dim == td.stack_dim

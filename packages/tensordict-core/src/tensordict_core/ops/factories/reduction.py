@@ -152,7 +152,7 @@ def _is_node(kind: type[Any]) -> bool:
 def check_feature(dim: str, keepdim: bool) -> None:
     """Refuse any string but ``"feature"``, and ``keepdim`` together with it."""
     if dim != "feature":
-        raise TypeError(f"dim is an integer, a tuple of integers, 'feature' or None, got {dim!r}")
+        raise TypeError(f"dim={dim!r} is not a dimension; pass an integer, a tuple of integers, 'feature' or None")
     if keepdim:
         raise TypeError(
             "dim='feature' reduces all own dimensions, whose number differs between leaves; leave keepdim out"

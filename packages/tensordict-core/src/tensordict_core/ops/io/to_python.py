@@ -38,7 +38,7 @@ def _leaf(value: Any, convert: ConvertTensors) -> Any:
 
 def _checked(convert: Any) -> Any:
     if convert not in (False, True, "numpy"):
-        raise ValueError(f"convert_tensors is True (lists), False (tensors) or 'numpy' (arrays), got {convert!r}")
+        raise ValueError(f"convert_tensors={convert!r} is unknown; pass True (lists), False (tensors) or 'numpy'")
     return convert
 
 
@@ -140,7 +140,9 @@ class Conversion(Node):
         [{'a': 0}, {'a': 1}]
         """
         if convert_tensors and not convert_nodes:
-            raise TypeError("convert_tensors needs convert_nodes=True, because rows that stay tensordicts hold tensors")
+            raise TypeError(
+                "convert_tensors needs convert_nodes=True, because rows that stay tensordicts hold tensors; pass both"
+            )
         return _rows(self, convert_nodes, _checked(convert_tensors), tolist_first, as_linked_list)
 
     def numpy(self) -> Any:

@@ -192,8 +192,8 @@ def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
             continue
         if len(own) != len(size) or own[:at] != size[:at] or own[at + 1 :] != size[at + 1 :]:
             raise RuntimeError(
-                f"cat needs batch sizes that differ in dimension {at} only, "
-                f"got {list(own)} at position {i} and {list(size)} at position 0"
+                f"the tensordict at position {i} has batch size {list(own)}, and that at position 0 {list(size)}: cat "
+                f"needs sizes that differ in dimension {at} only; expand or index them first"
             )
     result: N = common_container(nodes)._cat(nodes, at)
     return result if out is None else _write_all("cat", result, out)

@@ -221,7 +221,9 @@ class Shape(Node):
         sources = [source] if isinstance(source, int) else list(source)
         targets = [destination] if isinstance(destination, int) else list(destination)
         if len(sources) != len(targets):
-            raise errors.SizeError(f"movedim needs as many destinations as sources, got {targets} for {sources}")
+            raise errors.SizeError(
+                f"movedim got {len(targets)} destinations for {len(sources)} sources; give one for each"
+            )
         placed = {normal_dim(t, size): normal_dim(s, size) for s, t in zip(sources, targets, strict=True)}
         if not len(sources) == len(placed) == len(set(placed.values())):
             raise errors.SizeError(

@@ -85,10 +85,10 @@ def cut(
     if chunksize is None:
         parts = workers if num_chunks is None else num_chunks
         if parts < 1:
-            raise ValueError(f"num_chunks is at least 1, got {parts}; or pass chunksize")
+            raise ValueError(f"num_chunks={parts} is less than 1; pass 1 or more, or chunksize")
         chunksize = max(1, -(-n // parts))
     elif chunksize < 0:
-        raise ValueError(f"chunksize is a number of rows, or 0 for single rows without the dim, got {chunksize}")
+        raise ValueError(f"chunksize={chunksize} is negative; pass a number of rows, or 0 for rows without the dim")
     if chunksize == 0:
         rows = range(n) if order is None else order.tolist()
         return [Chunk(i, dim, row, None) for i, row in enumerate(rows)]

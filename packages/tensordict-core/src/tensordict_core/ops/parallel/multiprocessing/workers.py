@@ -63,7 +63,7 @@ def worker_count(num_workers: int | None) -> int:
     if num_workers is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if num_workers < 0:
-        raise ValueError(f"num_workers is a number of processes, or 0 for this process, got {num_workers}")
+        raise ValueError(f"num_workers={num_workers} is negative; pass a number of processes, or 0 for this process")
     return num_workers
 
 
