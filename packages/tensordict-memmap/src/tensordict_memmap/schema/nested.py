@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-__all__ = ["nested_of"]
+__all__ = ["count_of", "nested_of", "shape_of", "values"]
 
 
 def nested_of(
@@ -47,3 +47,40 @@ def nested_of(
         layout = torch.jagged if jagged else torch.strided
         made = torch.nested.nested_tensor(parts, dtype=values.dtype, device=values.device, layout=layout)
     return made.transpose(1, ragged) if ragged != 1 else made
+
+
+def shape_of(tensor: torch.Tensor) -> torch.Size | torch.Tensor:
+    """Returns the shape of a tensor; that of a strided nested tensor is a 2D tensor, a row for each component.
+
+    Raises:
+        TypeError: The tensor is a jagged nested tensor, whose memory no single tensor has.
+
+    >>> shape_of(torch.ones(2, 3))
+    torch.Size([2, 3])
+    """
+    if not tensor.is_nested:
+        return tensor.shape
+    if tensor.layout is torch.jagged:
+        raise TypeError(
+            "a jagged nested tensor consists of values and offsets, which one MemoryMappedTensor cannot hold; put it "
+            "into a tensordict, which is saved with it, or pass its values()"
+        )
+    rows: torch.Tensor = tensor._nested_tensor_size()
+    return rows if rows.ndim else rows.new_empty(0, 0)  # without components
+
+
+def count_of(rows: torch.Tensor) -> int:
+    """Returns the number of elements of a nested tensor whose components have the shapes in the rows of a tensor.
+
+    >>> count_of(torch.tensor([[2, 3], [1, 3]]))
+    9
+    """
+    return int(rows.prod(1).sum())
+
+
+def values(nested: torch.Tensor) -> torch.Tensor:
+    """Returns the values of all components of a strided one in one row, without a copy if they are stored so."""
+    if nested.is_contiguous():
+        return nested.detach().values()
+    parts = [part.reshape(-1) for part in nested.detach().unbind()]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=nested.dtype)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from tensordict_memmap.schema.nested import count_of, shape_of
+
 __all__ = ["Filled", "check_device"]
 
 
@@ -24,7 +26,7 @@ class Filled:
         @classmethod
         def _make(
             cls,
-            shape: Sequence[int],
+            shape: Sequence[int] | torch.Tensor,
             dtype: torch.dtype,
             filename: str | os.PathLike[str] | None,
             existsok: bool,
@@ -35,7 +37,7 @@ class Filled:
     def empty(
         cls,
         *size: Any,
-        shape: Sequence[int] | None = None,
+        shape: Sequence[int] | torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         filename: str | os.PathLike[str] | None = None,
@@ -44,7 +46,8 @@ class Filled:
         """Makes a tensor of zeros; its file takes no space until it is written to.
 
         Args:
-            *size: the shape, as integers or as one sequence.
+            *size: the shape, as integers or as one sequence. For a nested tensor, a 2D integer tensor with the shape of
+                one component in each row.
             shape: the shape, instead of ``size``.
             dtype: the dtype; torch's default if None.
             device: must be the CPU or None.
@@ -83,7 +86,7 @@ class Filled:
         cls,
         *size: Any,
         fill_value: Any = None,
-        shape: Sequence[int] | None = None,
+        shape: Sequence[int] | torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         filename: str | os.PathLike[str] | None = None,
@@ -112,7 +115,8 @@ class Filled:
             size = tuple(size_list)
         value = torch.full((), fill_value, dtype=dtype)
         target = _size(size, shape)
-        return cls._make(target, value.dtype, filename, existsok, value.expand(target))
+        filled = value.expand(target if isinstance(target, torch.Size) else (count_of(target),))
+        return cls._make(target, value.dtype, filename, existsok, filled)
 
     @classmethod
     def empty_like(
@@ -129,7 +133,7 @@ class Filled:
         >>> MemoryMappedTensor.empty_like(torch.ones(2, 3)).shape
         torch.Size([2, 3])
         """
-        return cls.empty(shape=input.shape, filename=filename, dtype=dtype or input.dtype, **options)
+        return cls.empty(shape=shape_of(input), filename=filename, dtype=dtype or input.dtype, **options)
 
     @classmethod
     def zeros_like(
@@ -182,7 +186,7 @@ class Filled:
         MemoryMappedTensor([5., 5.])
         """
         return cls.full(
-            shape=input.shape, fill_value=fill_value, filename=filename, dtype=dtype or input.dtype, **options
+            shape=shape_of(input), fill_value=fill_value, filename=filename, dtype=dtype or input.dtype, **options
         )
 
 
@@ -196,7 +200,11 @@ def check_device(device: torch.device | str | None) -> None:
         raise RuntimeError(f"device {device} cannot map files, only the CPU can; call .to(device) on the mapped tensor")
 
 
-def _size(size: tuple[Any, ...], shape: Sequence[int] | None) -> torch.Size:
+def _size(size: tuple[Any, ...], shape: Sequence[int] | torch.Tensor | None) -> torch.Size | torch.Tensor:
+    if len(size) == 1 and shape is None:
+        shape = size[0] if isinstance(size[0], torch.Tensor) else None
+    if isinstance(shape, torch.Tensor) and shape.ndim == 2:
+        return shape
     if shape is not None:
         return torch.Size(shape)
     if not size:

@@ -23,17 +23,19 @@ from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WRITE_MIN
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.schema.dtypes import QUANTIZED, check_dtype, reach
+from tensordict_memmap.schema.nested import count_of, shape_of, values
 from tensordict_memmap.storage.staging import refuse_special, replacing
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.constructors import Filled, check_device
 from tensordict_memmap.tensor.indexing import gather_rows, row_numbers, scatter_rows
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.update import copy_into, write_leaves
+from tensordict_memmap.tensor.views import Views
 
 _BASIC = (int, slice, EllipsisType, type(None))
 
 
-class MemoryMappedTensor(Filled, torch.Tensor):
+class MemoryMappedTensor(Filled, Views):
     """A tensor over a mapped file, or over shared memory if it has no file.
 
     In-place operations write to the file. ``clone()`` and arithmetic return plain tensors.
@@ -57,12 +59,6 @@ class MemoryMappedTensor(Filled, torch.Tensor):
     """
 
     # As in torch.nn.Parameter: operations have no Python overhead and return plain tensors.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method
-
-    _mapping: Mapping
-    _index: Any
-    _parent_shape: torch.Size
-
     def __new__(
         cls,
         source: Any = None,
@@ -102,7 +98,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         """Copies a tensor into a new file, or into shared memory.
 
         Args:
-            input: the tensor, on any device and with any strides.
+            input: the tensor, on any device and with any strides. The components of a strided nested tensor are stored
+                one after the other; the result is a nested tensor over them.
             filename: the file to create, in one step; None uses shared memory.
             existsok: whether an existing file may be replaced. Existing mappings of it keep its content.
             copy_existing: whether a tensor that already has a file is copied to another one.
@@ -113,7 +110,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
             The new tensor, or ``input`` itself if it is already mapped as requested.
 
         Raises:
-            TypeError: ``input`` is not a tensor.
+            TypeError: ``input`` is not a tensor, or is sparse or a jagged nested tensor.
             RuntimeError: ``input`` requires gradients, the file exists and ``existsok`` is False, or ``input`` has
                 another file and ``copy_existing`` is False.
             OSError: The disk is full.
@@ -138,18 +135,23 @@ class MemoryMappedTensor(Filled, torch.Tensor):
                 )
         if input.requires_grad:
             raise RuntimeError("the tensor requires gradients, which a file cannot hold; pass x.detach()")
+        if input.is_nested and shape is not None:
+            raise ValueError("a nested tensor does not broadcast, and shape= was passed; leave it out")
         source = input if shape is None else input.expand(tuple(shape))
-        return cls._make(source.shape, source.dtype, filename, existsok, source if copy_data else None)
+        return cls._make(shape_of(source), source.dtype, filename, existsok, source if copy_data else None)
 
     @classmethod
     def _make(
         cls,
-        shape: Sequence[int],
+        shape: Sequence[int] | torch.Tensor,
         dtype: torch.dtype,
         filename: str | os.PathLike[str] | None,
         existsok: bool,
         source: torch.Tensor | None,
     ) -> Self:
+        if isinstance(shape, torch.Tensor):
+            flat = cls._make((count_of(shape),), dtype, filename, existsok, None if source is None else values(source))
+            return flat._nested(shape)
         nbytes = prod(shape) * check_dtype(dtype).itemsize
         if filename is None:
             made = cls._over(Mapping.anonymous(nbytes), dtype, shape)
@@ -211,7 +213,7 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         cls,
         filename: str | os.PathLike[str],
         dtype: torch.dtype,
-        shape: Sequence[int],
+        shape: Sequence[int] | torch.Tensor,
         index: Any = None,
         mode: str | None = None,
         *,
@@ -222,7 +224,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         Args:
             filename: the path.
             dtype: the dtype of the values in the file.
-            shape: the shape of the tensor. A tensor without elements needs no file.
+            shape: the shape of the tensor. A tensor without elements needs no file. For a nested tensor, a 2D integer
+                tensor with the shape of one component in each row.
             index: an index to apply to the tensor.
             mode: with ``"r+"`` writes change the file, with ``"r"`` or ``"c"`` they are private to this process; the
                 default is ``"r+"`` if the file is writable, otherwise ``"r"``.
@@ -236,6 +239,9 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         >>> MemoryMappedTensor.from_filename("x.memmap", torch.float32, (3,))
         MemoryMappedTensor([1., 1., 1.])
         """
+        if isinstance(shape, torch.Tensor):
+            made = cls.from_filename(filename, dtype, (count_of(shape),), mode=mode, offset=offset)._nested(shape)
+            return made if index is None else cast(Self, made[index])
         nbytes = prod(shape) * dtype.itemsize
         if nbytes == 0:
             return cls._over(Mapping.nothing(os.path.abspath(filename), mode or "r+"), dtype, shape, index=index)
@@ -356,6 +362,8 @@ class MemoryMappedTensor(Filled, torch.Tensor):
     def parent_shape(self) -> torch.Size:
         """The shape of the tensor that was indexed to get this one, or the shape of this one.
 
+        That of a nested tensor is its number of components.
+
         >>> MemoryMappedTensor.ones(3, 2)[1].parent_shape
         torch.Size([3, 2])
         """
@@ -393,13 +401,6 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     # --- views and writes
 
-    def _view(self, plain: torch.Tensor, index: Any) -> Self:
-        view = plain.as_subclass(type(self))
-        view._mapping = self._mapping
-        view._index = index
-        view._parent_shape = self.shape
-        return view
-
     def __getitem__(self, index: Any) -> torch.Tensor:
         plain: torch.Tensor
         if type(index) in _BASIC or (type(index) is tuple and all(type(part) in _BASIC for part in index)):
@@ -431,48 +432,11 @@ class MemoryMappedTensor(Filled, torch.Tensor):
         >>> MemoryMappedTensor.zeros(2).copy_(torch.arange(2))
         MemoryMappedTensor([0., 1.])
         """
-        if self.nbytes >= FILE_WRITE_MIN and isinstance(src, torch.Tensor):
+        if self.nbytes >= FILE_WRITE_MIN and not self.is_nested and isinstance(src, torch.Tensor):
             copy_into(self, src)
         else:
             super().copy_(src, non_blocking)
         return self
-
-    def unbind(self, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        """Like ``torch.unbind``; each part stays memory-mapped.
-
-        >>> [type(part).__name__ for part in MemoryMappedTensor.ones(2, 3).unbind(0)]
-        ['MemoryMappedTensor', 'MemoryMappedTensor']
-        """
-        before = (slice(None),) * (dim % max(self.ndim, 1))
-        return tuple(
-            self._view(part, (*before, number) if before else number) for number, part in enumerate(super().unbind(dim))
-        )
-
-    def split(self, split_size: Any, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        """Like ``torch.split``; each part stays memory-mapped."""
-        return self._parts(super().split(split_size, dim), dim)  # type: ignore[no-untyped-call]  # torch's
-
-    def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        """Like ``torch.chunk``; each part stays memory-mapped."""
-        return self._parts(super().chunk(chunks, dim), dim)
-
-    def _parts(self, parts: Sequence[torch.Tensor], dim: int) -> tuple[torch.Tensor, ...]:
-        before = (slice(None),) * (dim % max(self.ndim, 1))
-        first, views = 0, []
-        for part in parts:
-            here = slice(first, first + part.shape[dim])
-            views.append(self._view(part, (*before, here) if before else here))
-            first = here.stop
-        return tuple(views)
-
-    def __iter__(self) -> Any:
-        return iter(self.unbind(0))
-
-    def detach(self) -> Self:
-        """Returns a memory-mapped view without gradients."""
-        view = self._view(super().detach(), self._index)
-        view._parent_shape = self._parent_shape
-        return view
 
     # --- copies and pickles
 
@@ -489,10 +453,14 @@ class MemoryMappedTensor(Filled, torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles the name and identity of the file, or the values if no file holds them."""
+        if self.is_nested:
+            return pickling.reduce_nested(self, self._mapping, self.offset)
         return pickling.reduce(self, self._mapping, self.offset, protocol)
 
 
 def _reduce_between_processes(tensor: MemoryMappedTensor) -> Any:
+    if tensor.is_nested:
+        return pickling.reduce_nested(tensor, tensor.handler, tensor.offset)
     return pickling.reduce_between_processes(tensor, tensor.handler, tensor.offset)
 
 

@@ -21,6 +21,7 @@ import torch
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.schema.dtypes import as_bytes, reach
+from tensordict_memmap.schema.nested import shape_of, values
 from tensordict_memmap.tensor.mapping import Mapping
 
 _Place = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
@@ -58,6 +59,16 @@ def reduce_between_processes(tensor: torch.Tensor, mapping: Mapping, offset: int
     return _from_descriptor, (type(tensor), descriptor, mapping.nbytes, _place(tensor, offset), tensor.requires_grad)
 
 
+def reduce_nested(tensor: torch.Tensor, mapping: Mapping, offset: int) -> Any:
+    """Reduces a strided nested tensor to its values in one row, which are reduced for themselves, and its shapes."""
+    cls: Any = type(tensor)
+    if tensor.is_contiguous() and mapping.mode == "r+" and tensor.numel():
+        flat = cls.from_handler(mapping, tensor.dtype, (tensor.numel(),), offset=offset - mapping.offset)
+    else:
+        flat = cls.from_tensor(values(tensor))
+    return _nested, (flat, shape_of(tensor))
+
+
 def _place(tensor: torch.Tensor, offset: int) -> _Place:
     return offset, tensor.dtype, tuple(tensor.shape), tensor.stride()
 
@@ -72,6 +83,10 @@ def _identity(filename: str) -> tuple[int, int, int]:
 
 # Pickles name the functions below by their module, so they keep their names and arguments; ``cls`` is
 # `MemoryMappedTensor` or a subclass.
+
+
+def _nested(flat: Any, rows: torch.Tensor) -> Any:
+    return flat._nested(rows)
 
 
 def _from_values(cls: Any, data: Any, dtype: torch.dtype, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:

@@ -1,0 +1,77 @@
+"""Views of memory-mapped tensors that stay memory-mapped: parts, nested tensors and ``detach``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+
+from tensordict_memmap.schema.nested import nested_of
+from tensordict_memmap.tensor.mapping import Mapping
+
+__all__ = ["Views"]
+
+
+class Views(torch.Tensor):
+    """A tensor that knows the mapping of its memory, and so do views of it."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method
+
+    _mapping: Mapping
+    _index: Any
+    _parent_shape: torch.Size
+
+    def _view(self, plain: torch.Tensor, index: Any) -> Self:
+        view = plain.as_subclass(type(self))
+        view._mapping = self._mapping
+        view._index = index
+        try:
+            view._parent_shape = self.shape
+        except RuntimeError:  # strided nested tensors have none
+            view._parent_shape = self._parent_shape
+        return view
+
+    def _nested(self, rows: torch.Tensor) -> Self:
+        """The nested tensor over these values whose components have the shapes in the rows of a tensor."""
+        made = self._view(nested_of(self.as_subclass(torch.Tensor), rows.tolist(), jagged=False), None)
+        made._parent_shape = torch.Size([len(rows)])
+        return made
+
+    def unbind(self, dim: int = 0) -> tuple[torch.Tensor, ...]:
+        """Like ``torch.unbind``; each part stays memory-mapped.
+
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> [type(part).__name__ for part in MemoryMappedTensor.ones(2, 3).unbind(0)]
+        ['MemoryMappedTensor', 'MemoryMappedTensor']
+        """
+        before = (slice(None),) * (dim % max(self.ndim, 1))
+        return tuple(
+            self._view(part, (*before, number) if before else number) for number, part in enumerate(super().unbind(dim))
+        )
+
+    def split(self, split_size: Any, dim: int = 0) -> tuple[torch.Tensor, ...]:
+        """Like ``torch.split``; each part stays memory-mapped."""
+        return self._parts(super().split(split_size, dim), dim)  # type: ignore[no-untyped-call]  # torch's
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
+        """Like ``torch.chunk``; each part stays memory-mapped."""
+        return self._parts(super().chunk(chunks, dim), dim)
+
+    def _parts(self, parts: Sequence[torch.Tensor], dim: int) -> tuple[torch.Tensor, ...]:
+        before = (slice(None),) * (dim % max(self.ndim, 1))
+        first, views = 0, []
+        for part in parts:
+            here = slice(first, first + part.size(dim))
+            views.append(self._view(part, (*before, here) if before else here))
+            first = here.stop
+        return tuple(views)
+
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
+    def detach(self) -> Self:
+        """Returns a memory-mapped view without gradients."""
+        view = self._view(super().detach(), self._index)
+        view._parent_shape = self._parent_shape
+        return view
