@@ -112,5 +112,5 @@ def latest(root: str) -> Ring:
     manifest = ownership.read_manifest(root)
     growth = None if manifest is None else manifest.rows_committed
     if growth is None or growth.ring is None:
-        raise RuntimeError(f"{root} was replaced by another save, and is no ring any more; open it again")
+        raise RuntimeError(f"{root} was replaced by another save, which is not a ring; open it again")
     return growth.ring

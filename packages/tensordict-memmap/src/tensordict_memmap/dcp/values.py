@@ -108,8 +108,8 @@ def stream_of(name: str, value: Any, *, allow_pickle: bool) -> io.BytesIO:
         if isinstance(value.get(_STREAM), bytes):
             if not allow_pickle:
                 raise ValueError(
-                    f"key {name!r} was stored as the bytes of torch.save, and to unpickle them runs whatever code they "
-                    "hold; pass allow_pickle=True to the reader if you trust who wrote the file"
+                    f"key {name!r} was stored as the bytes of torch.save, and unpickling them runs code from the file; "
+                    "pass allow_pickle=True to the reader if you trust who wrote the file"
                 )
             return io.BytesIO(value[_STREAM])
     stream = io.BytesIO()

@@ -213,8 +213,8 @@ class TensorDictWriter(StorageWriter):
         """
         if not isinstance(plan.storage_data, bytes):
             raise ValueError(
-                "TensorDictWriter puts into each plan where its items belong, and the planner took that out; keep "
-                "storage_data in finish_plan()"
+                "the planner removed storage_data from the plan, where TensorDictWriter stores the positions of the "
+                "items; keep it in finish_plan()"
             )
         head, layout, share, kept = unpack(plan.storage_data)
         about = orjson.loads(head)
@@ -251,8 +251,8 @@ class TensorDictWriter(StorageWriter):
         names = list(parts)
         if digest_of(names) != about["digest"]:
             raise ValueError(
-                "a rank writes the items of the plan that it handed to the coordinator, and the planner has others "
-                "now; keep the items in finish_plan()"
+                "the planner changed the items after the plan was sent to the coordinator; keep the items in "
+                "finish_plan()"
             )
         if not os.path.lexists(about["staged"]):
             raise FileNotFoundError(
@@ -284,7 +284,7 @@ class TensorDictWriter(StorageWriter):
         """
         made, self._coordinator = self._coordinator, None
         if made is None:
-            raise RuntimeError("finish() ends a save that prepare_global_plan() started, and there is none; save again")
+            raise RuntimeError("finish() was called without prepare_global_plan(), which starts the save; save again")
         values = {one.index.fqn: one.storage_data for found in results for one in found}
         made.finish(values, Run(self._options.num_threads, self._options.durable))
         metadata.storage_meta = self.storage_meta()

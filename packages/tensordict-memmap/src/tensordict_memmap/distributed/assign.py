@@ -163,8 +163,8 @@ def _decide(name: str, held: dict[int, Kind], called: Sequence[int]) -> _Case:
     for rank, kind in held.items():
         if kind[:2] != first[:2]:
             raise ValueError(
-                f"all ranks describe a tensor alike, and {name!r} is {first.dtype} {list(first.shape)} on rank "
-                f"{called[first_rank]} and {kind.dtype} {list(kind.shape)} on rank {called[rank]}; save it under "
+                f"{name!r} is {first.dtype} {list(first.shape)} on rank {called[first_rank]} and {kind.dtype} "
+                f"{list(kind.shape)} on rank {called[rank]}, and a tensor has one dtype and shape; save it under "
                 "different keys"
             )
     holders: dict[Box, list[int]] = {}
@@ -203,21 +203,21 @@ def _check_cover(name: str, shape: tuple[int, ...], holders: dict[Box, list[int]
             first < 0 or first + count > size for first, count, size in zip(*box, shape, strict=True)
         ):
             raise ValueError(
-                f"parts lie inside their tensor, and rank {called[ranks[0]]} holds {_shown(box)} of {name!r}, whose "
-                f"shape is {list(shape)}; correct the plan of that rank"
+                f"rank {called[ranks[0]]} holds {_shown(box)} of {name!r}, which is outside of its shape "
+                f"{list(shape)}; correct the plan of that rank"
             )
     clash = _overlap(list(holders))
     if clash is not None:
         one, two = clash
         raise ValueError(
-            f"parts of a tensor are the same or apart, and rank {called[holders[one][0]]} holds {_shown(one)} of "
-            f"{name!r} and rank {called[holders[two][0]]} {_shown(two)}; redistribute it first"
+            f"rank {called[holders[one][0]]} holds {_shown(one)} of {name!r} and rank {called[holders[two][0]]} "
+            f"{_shown(two)}, and parts are either equal or disjoint; redistribute it first"
         )
     covered = sum(box.volume for box in holders)
     if covered != total:
         raise ValueError(
-            f"the ranks of a save hold whole tensors together, and they hold {covered} of the {total} elements of "
-            f"{name!r}; save from all ranks that hold it (group=)"
+            f"the ranks of the save hold only {covered} of the {total} elements of {name!r}; save from all ranks that "
+            "hold it (group=)"
         )
 
 

@@ -212,6 +212,6 @@ def check_same_names(plans: Sequence[ShardPlan], ranks: Sequence[int]) -> None:
         more, less = sorted(set(plan.names) - set(first)), sorted(set(first) - set(plan.names))
         what = f"has {more[0]!r}, which rank {ranks[0]} lacks" if more else f"lacks {less[0]!r}" if less else ""
         raise ValueError(
-            f"all ranks save the same entries, and rank {rank} {what or 'has them in another order'}; give it the same "
-            "entries, with empty tensors where it holds nothing"
+            f"rank {rank} {what or 'has the entries in another order'}, and all ranks save the same entries; give it "
+            "the same entries, with empty tensors where it holds nothing"
         )

@@ -184,7 +184,9 @@ class ShardedSave:
             lengths = [orjson.loads(one) for one in found]
             counts = {len(one) for one in lengths}
             if len(counts) > 1:
-                error = ValueError("all ranks save the same entries, and they have different numbers of them")
+                error = ValueError(
+                    "the ranks have different numbers of entries, and all save the same ones; pass the same keys"
+                )
                 tell_failure(link, {self.team.rank: failure_of(error)})
                 raise error
             tell(link, [orjson.dumps(lengths)] * self.team.size)
@@ -221,8 +223,8 @@ class ShardedSave:
         """Writes the share of this rank."""
         if not os.path.lexists(head["staged"]):
             raise FileNotFoundError(
-                f"ranks save to a file system that they share, and {head['staged']} does not exist on rank "
-                f"{self.team.rank}; save to a path that all machines see"
+                f"{head['staged']} does not exist on rank {self.team.rank}, and ranks save to a shared file system; "
+                "save to a path that all machines share"
             )
         run.check_cancelled()
         writes = writes_of(head["staged"], layout, share, form.keys, form.shapes(), form.parts, maps=head["maps"])

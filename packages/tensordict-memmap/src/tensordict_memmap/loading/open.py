@@ -182,7 +182,9 @@ def _keys_of_a_tensor() -> KeyError:
 
 def _open_remote(url: str, request: LoadRequest) -> Any:
     if request.mode == "r+":
-        raise ValueError(f"what lies elsewhere is read into memory, and writes do not reach {url}; save there again")
+        raise ValueError(
+            f"mode='r+' is for local files, and writes do not reach {url}; load it with mode='r', and save there again"
+        )
     for _ in range(_MOST_ATTEMPTS):
         save = RemoteSave(url)
         try:
@@ -194,8 +196,8 @@ def _open_remote(url: str, request: LoadRequest) -> Any:
             if not save.is_file or not save.was_replaced():  # one file is read in several requests, all by its name
                 return loaded
     raise BlockingIOError(
-        f"a load needs a moment in which nothing is saved to {url}, and it was replaced {_MOST_ATTEMPTS} times; load "
-        "it when fewer saves are made, or save to another address"
+        f"{url} was replaced during each of {_MOST_ATTEMPTS} attempts to load it; save there less often, or to another "
+        "URL"
     )
 
 
@@ -342,7 +344,7 @@ def _parse(folder: SavedFolder | RemoteFolder, only: tuple[str, ...]) -> Node:
         return parse_oldest(folder)
     if os.path.isdir(folder.root):
         raise FileNotFoundError(
-            f"a saved tensordict has a {META}, and {folder.root} has none; give the folder that it was saved to"
+            f"{folder.root} has no {META}, so it is not a saved tensordict; pass the path that it was saved to"
         )
     raise FileNotFoundError(f"no saved tensordict at {folder.root}; give the path that it was saved to")
 
@@ -367,8 +369,7 @@ def _find_manifest(root: str) -> Manifest | None:
         return None
     if not manifest.complete:
         raise ValueError(
-            f"a save that is read was finished, and the one in {root} was stopped while it overwrote files in place; "
-            "save "
+            f"the save in {root} was stopped while it overwrote files in place, so its content is incomplete; save "
             "again (atomic=True keeps the earlier save until then)"
         )
     return manifest

@@ -192,7 +192,7 @@ def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tu
         return [open_file(where, mode, verify)], None
     folder = os.path.dirname(where)
     if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
-        raise ValueError(f"the index of a safetensors save is a regular file, and {where} is none; get it again")
+        raise ValueError(f"{where} is not a regular file, as the index of a safetensors save is; get it again")
     with open(where, "rb") as file:
         document = file.read()
     return open_shards(where, document, lambda name: open_file(_shard(folder, name), mode, verify), choice)
@@ -202,7 +202,7 @@ def _shard(folder: str, name: str) -> str:
     """The path of a shard: a file in a folder of ours; caches of published checkpoints consist of links."""
     path, manifest = os.path.join(folder, name), os.path.join(folder, NAME)
     if os.path.islink(path) and os.path.lexists(manifest) and not os.path.islink(manifest):
-        raise ValueError(f"shards lie inside the saved folder, and {path} is a link; put the file itself there")
+        raise ValueError(f"{path} is a link, and shards are files in the saved folder; replace the link by the file")
     return path
 
 
@@ -233,7 +233,7 @@ def read_header(fd: int, path: str) -> tuple[bytes, Header]:
     """
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
-        raise ValueError(f"a safetensors file is a regular file, and {path} is none; give the file itself")
+        raise ValueError(f"{path} is not a regular file, as a safetensors file is; pass the file itself")
     head = syscalls.read_at(fd, 8, 0)
     length = header_length(head, info.st_size, path)
     text = syscalls.read_at(fd, length, 8)
@@ -324,8 +324,8 @@ def open_shards(
         wrong = [one for one in tensors if places.get(one) != name]
         if wrong:
             raise ValueError(
-                f"{path} says which file holds each tensor, and that {name} holds {wrong[0]!r:.200} it does not; the "
-                "files are not of one save: get all of them again"
+                f"{path} lists tensor {wrong[0]!r:.200} in {name}, which does not hold it; the files are not of one "
+                "save: get all of them again"
             )
     _check_save_ids(path, index, {name: texts for name, (_, texts, _) in opened.items()})
     there = {one for tensors, _, _ in opened.values() for one in tensors}
@@ -344,6 +344,6 @@ def _check_save_ids(path: str, index: dict[str, Any], texts: Mapping[str, Mappin
     for name, found in texts.items():
         if found.get(SAVE_ID) != expected:
             raise ValueError(
-                f"{name} is of another save than {path}, with the id {found.get(SAVE_ID)!r:.50} where that has "
+                f"{name} is of another save than {path}: its id is {found.get(SAVE_ID)!r:.50} and not "
                 f"{expected!r:.50}; get all files of one save"
             )

@@ -35,7 +35,7 @@ def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bo
         return
     if pickled and not allowed:
         raise PickleNotAllowed(
-            f"{_place(pickled[0])} was pickled, and unpickling runs whatever code is in the file; pass "
+            f"{_place(pickled[0])} was pickled, and unpickling runs code from the file; pass "
             f"allow_pickle=True if you trust who wrote {where}"
         )
     for value in pickled:

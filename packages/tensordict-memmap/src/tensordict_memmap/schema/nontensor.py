@@ -114,8 +114,7 @@ def decode(form: Any) -> Any:
         return _decode(form)
     except _DAMAGED as error:
         raise ValueError(
-            f"a stored value must have the form that it was written in, and this one does not ({error}); "
-            "the file is damaged"
+            f"a stored value does not have the form in which values are written ({error}); the file is damaged"
         ) from None
 
 
@@ -263,7 +262,7 @@ def loads(document: bytes) -> Any:
     try:
         return json.loads(document)  # not orjson, which turns integers of more than 64 bits into floats
     except RecursionError:
-        raise ValueError("a JSON document is nested too deep to be one that was written here") from None
+        raise ValueError("a JSON document is nested more deeply than a save writes it; the file is damaged") from None
 
 
 def is_same(a: Any, b: Any) -> bool:
@@ -307,8 +306,8 @@ def _encode(value: Any) -> Any:
         fields = {field.name: _encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {TAG: "dataclass", "class": _registered(kind), "fields": fields}
     raise NoJsonForm(
-        f"a stored value has a JSON form, and one of type {kind.__module__}.{kind.__qualname__} has none; "
-        "store its parts as tensors, numbers, strings or lists instead"
+        f"a value of type {kind.__module__}.{kind.__qualname__} has no JSON form; store its parts as tensors, numbers, "
+        "strings or lists instead"
     )
 
 
@@ -316,8 +315,8 @@ def _registered(cls: type[Any]) -> str:
     name = type_name(cls)
     if find_type(name) is not cls:
         raise NoJsonForm(
-            f"enums and dataclasses are stored by registered names, and {cls.__module__}.{cls.__qualname__} has none; "
-            "register it with tensordict_core.extension.register_type"
+            f"{cls.__module__}.{cls.__qualname__} is not registered, and enums and dataclasses are stored by "
+            "registered names; register it with tensordict_core.extension.register_type"
         )
     return name
 
@@ -325,7 +324,7 @@ def _registered(cls: type[Any]) -> str:
 def _encode_array(array: np.ndarray[Any, Any] | np.generic) -> Any:
     if array.dtype.hasobject or not (type(array) is np.ndarray or isinstance(array, np.generic)):
         raise NoJsonForm(
-            f"arrays of plain numbers and strings have a JSON form, not {type(array).__name__} of {array.dtype}"
+            f"{type(array).__name__} of {array.dtype} has no JSON form; convert it to an array of numbers or strings"
         )
     npy = io.BytesIO()
     np.save(npy, np.asarray(array), allow_pickle=False)
@@ -416,7 +415,7 @@ def _class(form: Any, kind: str) -> type[Any]:
 def _decode_enum(form: Any) -> Any:
     cls = _class(form, "enum")
     if not issubclass(cls, enum.Enum):
-        raise ValueError(f"a stored enum names an enum class, and {form['class']!r} is none; the file is damaged")
+        raise ValueError(f"{form['class']!r} is not an enum class, which a stored enum names; the file is damaged")
     return cls(_decode(form["value"]))
 
 
@@ -424,15 +423,15 @@ def _decode_dataclass(form: Any) -> Any:
     cls = _class(form, "dataclass")
     if not dataclasses.is_dataclass(cls):
         raise ValueError(
-            f"a stored dataclass names a dataclass, and {form['class']!r} is none any more; "
-            "load it with the code that wrote it"
+            f"{form['class']!r} is not a dataclass any more, and a stored value is an instance of it; load it with "
+            "the code that wrote it"
         )
     names = {field.name for field in dataclasses.fields(cls)}
     stored = form["fields"]
     if set(stored) != names:
         raise ValueError(
-            f"a stored dataclass has the fields of its class, and {form['class']!r} has {sorted(names)} where "
-            f"{sorted(stored)} are stored; load it with the code that wrote it"
+            f"{form['class']!r} has the fields {sorted(names)}, and a stored instance of it {sorted(stored)}; load it "
+            "with the code that wrote it"
         )
     # the stored fields are final, so __init__ and __post_init__ do not run
     value = object.__new__(cls)

@@ -201,8 +201,8 @@ def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int]
     size += padding
     if size > LONGEST_HEADER:
         raise ValueError(
-            f"a safetensors header has at most {LONGEST_HEADER} bytes, and this one has {size}; save parts of the "
-            "tensordict to files of their own"
+            f"the safetensors header has {size} bytes, and the format allows {LONGEST_HEADER}; save parts of the "
+            "tensordict to separate files"
         )
     return b"".join((size.to_bytes(8, "little"), start, text, end, b" " * padding))
 
@@ -257,8 +257,8 @@ def load_header(text: bytes, data_size: int, where: str) -> Header:
     size = sum([kind.nbytes for kind in header.kinds])
     if size != data_size:
         raise ValueError(
-            f"the header of {where} speaks of {size} bytes of tensors, and {data_size} follow it; the file was cut "
-            "off or changed: get it again"
+            f"the header of {where} describes {size} bytes of tensors, and {data_size} bytes follow it; the file was "
+            "cut off or changed: get it again"
         )
     return header
 
@@ -331,7 +331,9 @@ def _in_any_form(text: bytes, where: str) -> Header:
     header = _parse(text, where)
     metadata = header.pop(METADATA, None) or {}
     if not _are_texts(metadata):
-        raise ValueError(f"the metadata of a safetensors file maps names to texts, and that of {where} does not")
+        raise ValueError(
+            f"the metadata of {where} does not map names to strings, as in a safetensors file; get it again"
+        )
     slots = sorted(_checked(header, where), key=_range)
     position = 0
     for slot in slots:
@@ -376,14 +378,12 @@ def _range(slot: Slot) -> tuple[int, int]:
 def _parse(text: bytes, where: str) -> dict[str, Any]:
     if text[:1] != b"{":
         raise ValueError(
-            f"a safetensors header is a JSON object, and that of {where} starts with {text[:10]!r}; it is no such file"
+            f"the header of {where} starts with {text[:10]!r} and not with a JSON object; pass a safetensors file"
         )
     try:
         header = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise ValueError(
-            f"a safetensors header is valid JSON, and that of {where} is not: {error}; get the file again"
-        ) from None
+        raise ValueError(f"the safetensors header of {where} is not valid JSON: {error}; get the file again") from None
     # A parser keeps the last of two entries with one name, which does not come out again as it went in. To write is
     # quick; to read again, one pair after the other, is not.
     try:
@@ -399,9 +399,7 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
 def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
-        raise ValueError(
-            f"names occur once in a safetensors header, and one of {where} occurs twice; get the file again"
-        )
+        raise ValueError(f"a name occurs twice in the safetensors header of {where}; get the file again")
     return record
 
 

@@ -80,13 +80,13 @@ def _load(text: str, where: str) -> Any:
         except orjson.JSONDecodeError:
             document = nontensor.loads(text.encode("utf-8", "surrogatepass"))
     except ValueError as error:
-        raise ValueError(f"the structure in {where} is JSON, and this is not: {error}; the file is damaged") from None
+        raise ValueError(f"the structure in {where} is not valid JSON: {error}; the file is damaged") from None
     if not isinstance(document, dict) or not isinstance(document.get("root"), dict):
-        raise ValueError(f"the structure in {where} is an object with a root, and this is not; the file is damaged")
+        raise ValueError(f"the structure in {where} is not a JSON object with a root; the file is damaged")
     if document.get("version") != VERSION:
         raise ValueError(
-            f"this version reads structures of version {VERSION}, and {where} has {document.get('version')!r:.50}; "
-            "upgrade tensordict-memmap"
+            f"the structure in {where} has version {document.get('version')!r:.50}, and version {VERSION} is "
+            "supported; upgrade tensordict-memmap"
         )
     return document
 
@@ -259,8 +259,8 @@ def bind(schema: Node, tensors: Mapping[str, torch.Tensor], where: str, device: 
     if len(binder.used) != len(tensors):
         unused = tensors.keys() - binder.used
         raise ValueError(
-            f"the structure of {where} says where each of its tensors belongs, and not where {sorted(unused)[:5]} do; "
-            "the file is damaged, or another tool added them"
+            f"the structure of {where} does not contain its tensors {sorted(unused)[:5]}; the file is damaged, or "
+            "another tool added them"
         )
 
 
