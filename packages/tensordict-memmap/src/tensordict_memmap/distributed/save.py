@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -116,9 +115,8 @@ class ShardedSave:
         """
         try:
             self._run(progress, cancelled)
-        except RankError as error:
-            if cancelled is not None and cancelled():  # the other ranks were at another step when this one gave up
-                raise CancelledError("the save was cancelled") from error
+        except RankError:
+            executor.check_cancelled(cancelled)  # the other ranks were at another step when this one gave up
             raise
         finally:
             if self._release is not None:

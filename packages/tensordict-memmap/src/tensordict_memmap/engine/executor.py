@@ -25,6 +25,12 @@ _MOST_THREADS = 64
 Job = Callable[[], None]
 
 
+def check_cancelled(cancelled: Callable[[], bool] | None) -> None:
+    """Raises a ``CancelledError`` if the function says that the save was cancelled."""
+    if cancelled is not None and cancelled():
+        raise CancelledError("the save was cancelled")
+
+
 class _Pool:
     """Daemon threads that wait for tasks; a task must not raise."""
 
@@ -140,8 +146,7 @@ class _Crew:
                 taken = self.work.take(queue, from_end)
                 if taken is None:
                     return
-                if self.cancelled is not None and self.cancelled():
-                    raise CancelledError("the save was cancelled")
+                check_cancelled(self.cancelled)
                 queue, from_end, job = taken
                 job()
         except BaseException as error:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
 from typing import Any
 
+from tensordict_memmap.engine.executor import check_cancelled
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
 from tensordict_memmap.remote.store import Store
@@ -84,8 +84,7 @@ def _upload(
     snapshot = SnapshotWriter(store)
     try:
         for group in _groups(files):
-            if cancelled is not None and cancelled():
-                raise CancelledError("the save was cancelled")
+            check_cancelled(cancelled)
             sources = [os.path.join(path, *name.split("/")) for name in group]
             store.fs.put(sources, [store.full_path(f"{snapshot.name}/{name}") for name in group])
             snapshot.renew_lease()

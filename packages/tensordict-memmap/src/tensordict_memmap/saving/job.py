@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
-from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
@@ -66,8 +65,7 @@ class Run:
         Raises:
             CancelledError: The save was cancelled.
         """
-        if self.cancelled is not None and self.cancelled():
-            raise CancelledError("the save was cancelled")
+        executor.check_cancelled(self.cancelled)
 
 
 class Writer(ABC):
