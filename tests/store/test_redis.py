@@ -403,3 +403,13 @@ def test_many_random_rows_of_several_entries_are_written_where_they_belong(store
     td[rows] = new
     local[rows] = new
     assert (td.to_tensordict() == local).all()
+
+
+def test_what_is_popped_can_still_be_read(redis_port):
+    stored = TensorDict({"a": torch.ones(3), "n": {"b": torch.arange(3)}}, [3]).to_store(port=redis_port)
+    assert stored.detach_().pop("n")["b"].tolist() == [0, 1, 2]
+    assert list(stored.keys()) == ["a"]
+    stored.set_at_("a", 0.0, slice(1))
+    assert stored.get_at("a", slice(2)).tolist() == [0.0, 1.0]
+    stack = lazy_stack([TensorDict({"n": {"b": torch.zeros(n)}}) for n in (1, 2)]).to_store(port=redis_port)
+    assert stack.pop("n")[1]["b"].shape == (2,) and stack.is_empty()

@@ -136,6 +136,15 @@ def test_entries_do_not_move_to_other_memory_in_place(stored, hold, method):
     assert not stored.is_locked and (stored == plain()).all()
 
 
+def test_what_is_popped_can_still_be_read(stored):
+    taken = stored.pop("n")
+    assert taken["y"].tolist() == [1, 2, 3, 4] and list(stored.keys()) == ["x"]
+    holder = TensorDict({"held": stored}, [4])
+    assert holder.pop("held").zero_() is not stored and stored["x"].sum() == 78
+    assert stored.popitem()[1].shape == (4, 3) and stored.is_empty()
+    assert stored.detach_() is stored
+
+
 def test_a_mapped_copy_is_locked(stored, tmp_path):
     assert stored.memmap(tmp_path / "new").is_locked and stored.memmap().is_locked
 

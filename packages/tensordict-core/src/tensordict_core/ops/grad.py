@@ -37,8 +37,9 @@ class Autograd(Node):
         >>> TensorDict({"a": torch.ones(1, requires_grad=True) * 2}).detach_()["a"].requires_grad
         False
         """
-        for leaf in self._leaves():
-            leaf.detach_()
+        if not self._reads_copy:  # entries of a file or a server have no graph
+            for leaf in self._leaves():
+                leaf.detach_()
         return self
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.ops.entries.access import Access
 
@@ -73,6 +74,8 @@ class Removal(Access):
                 parent, _ = self._find_parent(key)
                 raise errors.missing_key(key, parent._keys(), type(self).__name__)
             return default
+        if Node._copies_exist and isinstance(value, Node) and value._copies_below():
+            value = value.clone()  # a file or a server cannot read what was removed from it
         self.del_(key)
         return value
 
