@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+import uuid
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tensordict_core import TensorDict
 from tensordict_memmap import MemmapDataset, append_memmap, load_memmap
-from tensordict_memmap.dataset import ring
+from tensordict_memmap.dataset import ring, upload
 
 WIDTH = 64
 
@@ -128,8 +129,6 @@ def test_what_a_ring_cannot_do_is_refused(path):
         dataset.resize(2)
     with pytest.raises(ValueError, match="is a ring of slots that are overwritten"):
         load_memmap(path)
-    with pytest.raises(RuntimeError, match="is a ring; save"):
-        dataset.upload("memory://ring")
     dataset.close()
     with pytest.raises(ValueError, match="one writer"):
         MemmapDataset.open(path, "r+", part=(0, 2))
@@ -137,6 +136,49 @@ def test_what_a_ring_cannot_do_is_refused(path):
         make(path.with_name("other"), 0)
     with pytest.raises(ValueError, match="rows of one size"):
         make(path.with_name("other"), 3, ragged=[("deep", "x")])
+
+
+@pytest.fixture
+def url():
+    pytest.importorskip("fsspec")
+    return f"memory://rings/{uuid.uuid4().hex}"
+
+
+@pytest.mark.parametrize("count", [0, 3, 5, 8, 14])
+def test_an_upload_has_the_valid_rows_in_order_and_is_no_ring(path, url, count):
+    with make(path, 5) as dataset:
+        for number in range(count):
+            dataset.append(rows(number, number + 1)[0])
+        dataset.extend(rows(count, count + 3), commit=False)
+        dataset.upload(url)
+        remote = MemmapDataset.open(url)
+        assert len(remote) == min(count, 5)
+        if count:
+            check(remote[:], range(max(0, count - 5), count))
+        check(load_memmap(url), range(max(0, count - 5), count))
+        dataset.upload(url)  # now with the rows that were waiting, as extend() commits what does not fit
+        assert remote.refresh() == len(MemmapDataset.open(url))
+
+
+def test_rows_that_are_overwritten_during_an_upload_are_copied_again(path, url, monkeypatch):
+    with make(path, 5) as dataset:
+        dataset.extend(rows(0, 7))
+        plain, number = upload._copy_rows, iter(range(7, 100))
+
+        def overwrite(*arguments):
+            plain(*arguments)
+            if (now := next(number)) < limit:
+                dataset.append(rows(now, now + 1)[0])
+
+        monkeypatch.setattr(upload, "_copy_rows", overwrite)
+        limit = 9
+        reader = MemmapDataset.open(path)
+        reader.upload(url)
+        check(load_memmap(url), range(4, 9))
+        limit = 100
+        with pytest.raises(RuntimeError, match="were overwritten during each of 5 attempts"):
+            reader.upload(url)
+        check(load_memmap(url), range(4, 9))
 
 
 def test_a_full_disk_leaves_the_ring_as_it_was(path, monkeypatch):

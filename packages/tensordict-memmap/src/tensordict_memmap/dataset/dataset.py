@@ -296,8 +296,6 @@ class MemmapDataset:
         >>> MemmapDataset.open("memory://uploaded")[[7, 2]]["a"]
         tensor([7, 2])
         """
-        if isinstance(self._rows, RingRows):
-            raise RuntimeError(f"{self._path} is a ring; save(dataset[:], {url!r}) uploads its rows in order")
         upload(self._path, url, existsok=existsok)
 
     def __reduce__(self) -> Any:

@@ -21,7 +21,7 @@ from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.rows_committed import Ring
 from tensordict_memmap.storage.snapshot import SavedFolder
 
-__all__ = ["RingRows", "new_ring"]
+__all__ = ["RingRows", "latest", "new_ring"]
 
 _LEAST_SPARE = 1024
 
@@ -89,7 +89,7 @@ class RingRows:
         self.slots[self._slots(row_numbers(index, len(self)))] = value
 
     def _slots(self, rows: Any) -> Any:
-        return (rows + (self.ring.head - len(self))) % self.ring.slots
+        return (rows + self.ring.first) % self.ring.slots
 
     def _checked(self, oldest: int, batch: Any) -> Any:
         """Returns a batch if its oldest row was valid while it was copied."""
@@ -98,7 +98,7 @@ class RingRows:
             now = latest(self.root)
             if now.head == self.ring.head:
                 self._seen = stamp
-            gone = now.head - now.rows - (self.ring.head - len(self))
+            gone = now.first - self.ring.first
             if oldest < gone:
                 raise RuntimeError(
                     f"the {gone} oldest of the {len(self)} rows were overwritten since they were looked up, among them "

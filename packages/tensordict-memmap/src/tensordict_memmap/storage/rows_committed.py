@@ -54,6 +54,11 @@ class Ring:
         """The number of valid rows."""
         return min(self.head, self.capacity)
 
+    @property
+    def first(self) -> int:
+        """The number of the oldest valid row; a row with a lower number may be overwritten."""
+        return self.head - self.rows
+
 
 @dataclass(frozen=True, slots=True)
 class RaggedState:
