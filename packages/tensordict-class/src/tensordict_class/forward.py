@@ -183,8 +183,8 @@ class Forwarding(TensorCollection):
     def _view_at(self, index: Index) -> Any:
         return self._wrap(self._tensordict._view_at(index))
 
-    def _room(self, size: torch.Size, index: Index) -> Any:
-        return self._shell(self._tensordict._room(size, index))
+    def _unwritten(self, size: torch.Size) -> Any:
+        return self._shell(self._tensordict._unwritten(size))
 
     def _reshape(self, op: ShapeOp) -> Any:
         return self._wrap(self._tensordict._reshape(op))

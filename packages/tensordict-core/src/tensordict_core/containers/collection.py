@@ -144,10 +144,9 @@ class TensorCollection(
         """
         return self
 
-    def _room(self, size: torch.Size, index: Index) -> Any:
-        """Return an empty node of batch size ``size``, into which this node can be written at ``index``."""
-        own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
-        return self._new({}, Meta(torch.Size((*size, *own)), self._meta.device))
+    def _unwritten(self, size: torch.Size) -> Any:
+        """Return the node of batch size ``size`` that an indexed write of this node adds, before it is written."""
+        return self._new({}, Meta(size, self._meta.device))
 
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:

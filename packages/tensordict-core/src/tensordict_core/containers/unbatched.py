@@ -231,9 +231,8 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
         self._index_put(index, source)
         return self
 
-    def _room(self, size: torch.Size, index: Index) -> Any:
-        own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
-        return self._make(torch.zeros_like(self._tensor), Meta(torch.Size((*size, *own))))
+    def _unwritten(self, size: torch.Size) -> Any:
+        return self._make(torch.zeros_like(self._tensor), Meta(size))
 
     def _view_at(self, index: Index) -> Any:
         return self._index(index)

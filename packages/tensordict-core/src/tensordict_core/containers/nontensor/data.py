@@ -153,7 +153,7 @@ class NonTensorData(NonTensorDataBase):
         stack._index_put(index, source)
         return self._replaced_by(stack)
 
-    def _room(self, size: torch.Size, index: Index) -> Any:
+    def _unwritten(self, size: torch.Size) -> Any:
         # positions that were never written get the value of the others: an arbitrary object has no zero
         return self._at_positions(None, Meta(size, self._meta.device))
 
@@ -423,9 +423,8 @@ class NonTensorStack(NonTensorDataBase):
         self._index_put(index, source)
         return self
 
-    def _room(self, size: torch.Size, index: Index) -> Any:
-        own = self._meta.batch_size[len(index.size) + len(size) - index.dims :]
-        return self._full(None, Meta(torch.Size((*size, *own)), self._meta.device))
+    def _unwritten(self, size: torch.Size) -> Any:
+        return self._full(None, Meta(size, self._meta.device))
 
     def _unbind_ragged(self, dim: int, sizes: Sequence[torch.Size]) -> list[Any]:
         """The parts for the elements of such a lazy stack, whose batch sizes are given.

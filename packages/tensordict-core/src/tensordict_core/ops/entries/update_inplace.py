@@ -256,13 +256,15 @@ class InPlaceUpdating(Node):
         place, size = (id(self), key), self._meta.batch_size
         if not isinstance(source, Node | Tensor):
             source = to_entry(Meta(index.size), key, source)
+        is_leaf = is_leaf_tensor(source)
+        own = source.shape if is_leaf else source._meta.batch_size
+        whole = torch.Size((*size, *own[len(index.size) + len(size) - index.dims :]))
         if place in plan.new:
             entry = plan.new[place][1]
-        elif is_leaf_tensor(source):
-            trailing = source.shape[len(index.size) + len(size) - index.dims :]
-            entry = torch.zeros((*size, *trailing), dtype=source.dtype, device=source.device)
+        elif is_leaf:
+            entry = torch.zeros(whole, dtype=source.dtype, device=source.device)
         else:
-            entry = source._room(size, index)
+            entry = source._unwritten(whole)
         if is_leaf_tensor(entry):
             entry[index.idx] = broadcast_to((*prefix, key), source, index.part_of(entry.shape))
         elif entry._is_opaque:
