@@ -1,7 +1,7 @@
 """Options: process-wide settings, changed permanently, within a ``with`` block, or by a decorator.
 
-The values are attributes of one object, `current`, for all threads. Blocks of several threads may end in any order:
-the end of a block takes back its own change only, so that no value outlives the blocks that set it.
+The values are attributes of one object, `current`, for all threads. Blocks of several threads may end in any order: the
+end of a block reverts only its own change, so that no value remains after the blocks that set it.
 
 Each option has a class: its method ``set()`` changes the option permanently, an instance as a context manager changes
 it for a block, and an instance as a decorator changes it during each call of a function.

@@ -50,7 +50,7 @@ class TensorDict(TensorDictBase):
             tensordicts; anything else is kept as non-tensor data. Keys may be nested (tuples).
         batch_size: The leading dimensions that all entries share; by default none (``[]``), or those of ``source`` if
             it is a tensordict.
-        device: Where every entry is moved; by default entries stay where they are.
+        device: The device to which every entry is moved; by default entries stay on their devices.
         names: A name (or ``None``) for each batch dimension.
         non_blocking: Whether moves to ``device`` may be asynchronous.
         lock: Whether the tensordict is locked from the start.

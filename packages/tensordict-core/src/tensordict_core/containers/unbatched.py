@@ -39,9 +39,9 @@ class NotNumericError(TypeError, ValueError, RuntimeError):
 
 
 class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that both define are those of the tensor
-    """A tensor that the shape operations of the tensordict around it do not change.
+    """A tensor that the shape operations of the tensordict that holds it do not change.
 
-    It behaves as the tensor that it holds: functions of ``torch`` and methods run on that tensor, and tensors among
+    It behaves like the tensor that it holds: functions of ``torch`` and methods run on that tensor, and tensors in
     their results are unbatched tensors of the same batch size.
 
     Args:

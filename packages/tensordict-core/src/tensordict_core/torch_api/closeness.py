@@ -25,7 +25,7 @@ def assert_close(
     msg: str = "",
     prefix: NestedKey = (),
 ) -> bool:
-    """Assert that two tensordicts have the same keys, and leaves of one shape, dtype, device and close values.
+    """Assert that two tensordicts have the same keys, and leaves of equal shape, dtype and device and close values.
 
     Non-tensor values must be equal. Batch sizes, devices and the kinds of containers are not compared.
 
@@ -37,7 +37,7 @@ def assert_close(
         equal_nan: Whether NaN equals NaN.
         intersection: Whether to compare only the keys that both have.
         msg: Text at the end of the message.
-        prefix: A key in front of those in the message.
+        prefix: A key that is prepended to the keys in the message.
 
     Returns:
         True.

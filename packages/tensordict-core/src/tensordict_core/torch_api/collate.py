@@ -24,10 +24,10 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
 
     Args:
         td_list: The tensordicts, or a lazy stack of them; any other tensordict is returned as it is.
-        dim: The new dimension; for a lazy stack its own.
+        dim: The position of the new dimension; for a lazy stack, its stack dimension.
 
     Raises:
-        ValueError: ``td_list`` is a list and there is no ``dim``.
+        ValueError: ``td_list`` is a list and ``dim`` is not given.
 
     >>> dense_stack_tds([TensorDict({"a": torch.ones(2)}) for _ in range(3)], 0)["a"].shape
     torch.Size([3, 2])
@@ -49,7 +49,7 @@ def collate(
     nested_keys: Sequence[NestedKey] | None = None,
     mask_key: NestedKey | None = None,
 ) -> Any:
-    """One batch of a list of samples: a ``collate_fn`` for samples that are, or hold, tensordicts.
+    """Return one batch of a list of samples: a ``collate_fn`` for samples that are, or contain, tensordicts.
 
     Tensordicts are stacked (densely if they can be), tensors stacked, mappings and tuples collated entry by entry, and
     anything else goes through `torch.utils.data.default_collate`.
@@ -58,11 +58,11 @@ def collate(
         batch: The samples; anything but a list with samples in it is returned as it is.
         pad_keys: Entries of the tensordicts that are padded along their first dimension, each with its padding value.
         nested_keys: Entries that become nested tensors of the ``torch.jagged`` layout.
-        mask_key: Where the masks of the padded entries are stored: a tensordict of those keys.
+        mask_key: The key under which the masks of the padded entries are stored, as a tensordict of those keys.
 
     Raises:
         KeyError: A sample lacks one of the keys.
-        ValueError: The options do not fit each other or the samples.
+        ValueError: The options contradict each other or do not match the samples.
 
     >>> collate([(TensorDict({"a": torch.ones(2)}), 0), (TensorDict({"a": torch.ones(2)}), 1)])[1]
     tensor([0, 1])

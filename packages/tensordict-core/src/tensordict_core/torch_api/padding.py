@@ -1,4 +1,4 @@
-"""Padding of sequences: `pad_sequence` stacks tensordicts of several lengths, `unpad_sequence` undoes it."""
+"""Padding of sequences: `pad_sequence` stacks tensordicts of different lengths, `unpad_sequence` reverses it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pad(tensordict: Any, pad_size: Sequence[int], value: float = 0.0, inplace: b
 
     Args:
         tensordict: The tensordict.
-        pad_size: How many positions are added before and behind the first batch dimension, the second, ...
+        pad_size: The numbers of positions added before and after the first batch dimension, the second, ...
         value: The value at the new positions.
         inplace: Whether ``tensordict`` itself is padded.
         safe: Whether ``pad_size`` is checked first.
@@ -128,18 +128,18 @@ def pad_sequence(
 
     Args:
         list_of_tensordicts: The tensordicts, of the same keys.
-        pad_dim: The dimension of the entries that is padded, batch dimensions counted in. Where it is a batch
-            dimension, the batch size is padded too, and non-tensor entries with ``None``.
+        pad_dim: The dimension of the entries that is padded, counting the batch dimensions. If it is a batch dimension,
+            the batch size is padded too, and non-tensor entries with ``None``.
         padding_value: The padding value, or one for each key (0 for other keys).
         out: A tensordict into which the result is written.
-        return_mask: Whether masks of the data are stored too, under ``"masks"`` or the key given here: a
-            tensordict of the same keys, of shape ``[len, *batch_size]``, and ``[..., length]`` where ``pad_dim`` is no
+        return_mask: Whether to store masks of the data too, under ``"masks"`` or the key given here: a tensordict of
+            the same keys, with masks of shape ``[len, *batch_size]``, or ``[..., length]`` if ``pad_dim`` is not a
             batch dimension.
-        padding_side: ``"right"`` for padding behind the data, ``"left"`` before.
+        padding_side: ``"right"`` for padding after the data, ``"left"`` for padding before it.
 
     Raises:
         RuntimeError: There are no tensordicts, or entries differ in another dimension.
-        KeyError: ``padding_value`` names an entry that is not there.
+        KeyError: ``padding_value`` names an entry that does not exist.
 
     >>> tds = [TensorDict({"a": torch.ones(n)}, [n]) for n in (1, 2)]
     >>> padded = pad_sequence(tds, return_mask=True)
@@ -251,7 +251,7 @@ def _run(mask: Tensor, key: Any) -> list[tuple[int, int]]:
 
 
 def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
-    """Undo `pad_sequence`: a lazy stack of views without padding. The lengths are read on the host.
+    """Reverse `pad_sequence`: return a lazy stack of views without padding. The lengths are read on the host.
 
     Args:
         padded: The batch, with a row for each tensordict.
@@ -260,7 +260,8 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
         pad_dim: The dimension that was padded, of each row's entries.
 
     Raises:
-        ValueError: There is no mask, it does not fit, or the positions that it marks in a row are not contiguous.
+        ValueError: There is no mask, its shape does not match, or the positions that it marks in a row are not
+            contiguous.
         KeyError: An entry has no mask.
 
     >>> tds = [TensorDict({"a": torch.ones(n)}, [n]) for n in (1, 2)]

@@ -51,9 +51,9 @@ def bad_key(key: Any) -> NotAKeyError:
     remedy = "name the entry, or index rows with td[index]"
     if isinstance(key, int):
         remedy += (
-            "; a dictionary with integer keys, as the state of an optimizer, takes str(key) for each key, or is stored "
-            "as one value by NonTensorData(dictionary); tensordict_memmap.save_checkpoint(path, optimizer=optimizer) "
-            "saves the state of a training run as it is"
+            "; for a dictionary with integer keys, such as the state of an optimizer, convert each key with str(key), "
+            "or store it as one value with NonTensorData(dictionary); tensordict_memmap.save_checkpoint(path, "
+            "optimizer=optimizer) saves it unchanged"
         )
     return NotAKeyError(
         f"Only NestedKeys are supported, and {key!r} of type {type(key).__name__} is not a key; key should be a "
@@ -102,8 +102,9 @@ def locked(action: str) -> RuntimeError:
 def not_in_memory(method: str, td: Any) -> RuntimeError:
     """Entries that a file or a server keeps cannot move to other memory in place."""
     return RuntimeError(
-        f"{method}() changes where entries are, and those of {type(td).__name__} stay in their file, on their server "
-        "or with the tensordict that it shows; call to_tensordict() first, or memmap() for a copy in mapped files"
+        f"{method}() changes where entries are, and those of {type(td).__name__} stay in their file, on their "
+        "server or in the tensordict that it is a view of; call to_tensordict() first, or memmap() for a copy in "
+        "mapped files"
     )
 
 
@@ -111,7 +112,7 @@ def lock_of_a_view(locked: bool) -> RuntimeError:
     """The lock of a view, or of a tensordict that holds a view, would differ from that of the tensordict it shows."""
     verb = "lock" if locked else "unlock"
     return RuntimeError(
-        f"Cannot {verb} a sub-tensordict apart from the tensordict it is a view of; {verb} that one (view.parent) "
+        f"Cannot {verb} a sub-tensordict separately from the tensordict it is a view of; {verb} that one (view.parent) "
         "first, or store a clone() of the view"
     )
 
@@ -159,7 +160,7 @@ def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -
 def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
     """An indexed write, by an index with tensors, has another dtype."""
     return RuntimeError(
-        f"key {key!r} has dtype {expected} and takes no value of dtype {got} at an index with tensors; "
+        f"key {key!r} has dtype {expected} and cannot take a value of dtype {got} at an index with tensors; "
         f"convert the value with .to({expected})"
     )
 

@@ -1,6 +1,6 @@
 """Operations that a lazy stack maps over its elements: keys, metadata, updates.
 
-The result is a lazy stack of the elements' results; no entries are stacked.
+The result is a lazy stack of the results of the elements; no entries are stacked.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         strict: bool = True,
         as_tensordict: bool = False,
     ) -> Any:
-        """The entries under some keys, of every element."""
+        """Return a lazy stack of the elements with the entries under some keys."""
         if len(keys) == 1 and isinstance(keys[0], list):
             keys = tuple(keys[0])
         if strict:
@@ -106,7 +106,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return self._joined(results) if results else self
 
     def split_keys(self: Any, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:
-        """One lazy stack per set of keys, and one of the entries that are left."""
+        """Return one lazy stack per set of keys, and one of the remaining entries."""
         tds = self.tensordicts
         if not tds:
             return super().split_keys(*key_sets, inplace=inplace, **kwargs)
@@ -114,14 +114,14 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return self._joined([td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds])
 
     def repeat(self: Any, *repeats: Any, inplace: bool = False) -> Any:
-        """A lazy stack with the batch repeated along each batch dimension."""
+        """Return a lazy stack with the batch repeated along each batch dimension."""
         result = super().repeat(*repeats, inplace=inplace)
         return result if inplace else self._apart(result, self.stack_dim)
 
     def repeat_interleave(
         self: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
     ) -> Any:
-        """A lazy stack of each slice along a batch dimension repeated; without ``dim`` the batch is flattened first."""
+        """Return a lazy stack with each slice along a batch dimension repeated; by default of the flattened batch."""
         result = super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
         return result if inplace else self._apart(result, 0 if dim is None else self.stack_dim)
 
@@ -136,17 +136,17 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return stack.lock_() if result._locked else stack
 
     def empty(self: Any, recurse: bool = False, **kwargs: Any) -> Any:
-        """A lazy stack of empty elements; a plain tensordict where a batch size or names are given."""
+        """Return a lazy stack of empty elements; a plain tensordict if a batch size or names are given."""
         if kwargs.get("batch_size") is not None or kwargs.get("names") is not None or not self.tensordicts:
             return super().empty(recurse, **kwargs)
         return self._again([td.empty(recurse, **kwargs) for td in self.tensordicts])
 
     def is_contiguous(self: Any) -> bool:
-        """Whether the entries of the stack lie in memory as one: never, because the elements are apart."""
+        """Return ``False``, because the elements have separate memory."""
         return False
 
     def set(self: Any, key: Any, item: Any, inplace: bool | None = False, **kwargs: Any) -> Any:
-        """Store an entry; of a list of tensors that do not stack, each element stores one."""
+        """Store an entry; a list of tensors that cannot be stacked is stored one by one in the elements."""
         if isinstance(item, list) and self._is_one_for_each(item):
             for td, part in zip(self.tensordicts, item, strict=True):
                 td.set(key, part, inplace, **kwargs)
@@ -233,7 +233,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
     ) -> Any:
         """Set the batch size to the longest that the entries of each element share, of one length for all elements.
 
-        The stack dimension stays, and sizes that elements differ in read as -1.
+        The stack dimension is kept, and sizes that differ between elements are -1.
         """
         if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
             return self

@@ -33,18 +33,18 @@ class LazyBuilding(TensorDictBase, abstract=True):
         stack_dim_name: str | None = None,
         stack_dim: int = 0,
     ) -> Any:
-        """A lazy stack of dictionaries, which may differ in shapes and keys.
+        """Return a lazy stack of dictionaries, which may differ in shapes and keys.
 
         Args:
             input_dict: The list of dictionaries, or a dictionary of them under the keys ``"0"``, ``"1"``, ...
-            *other: More dictionaries, behind those.
+            *other: More dictionaries, which follow those.
             auto_batch_size: Whether the batch size grows to the longest that the entries of each element share.
             batch_size: The batch size of the stack.
             device: The device to which every entry is moved.
             batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
             names: A name (or ``None``) for each batch dimension.
             stack_dim_name: The name of the stack dimension alone.
-            stack_dim: The batch dimension along which the elements are stacked; they get as many before it.
+            stack_dim: The batch dimension along which the elements are stacked.
 
         Raises:
             TypeError: It is not a list of dictionaries.
@@ -70,7 +70,7 @@ class LazyBuilding(TensorDictBase, abstract=True):
     @classmethod
     @with_options(build.BuildOptions, None)
     def from_list(cls, input: Sequence[Any], *, lazy: bool | None = None, **options: Unpack[build.BuildOptions]) -> Any:
-        """A lazy stack of the dictionaries or tensordicts of a list (of lists), as `TensorDict.from_list`.
+        """Return a lazy stack of the dictionaries or tensordicts of a list (of lists), as `TensorDict.from_list`.
 
         Args:
             input: The list; elements that are lists add dimensions.

@@ -93,11 +93,11 @@ class LazyRagged:
         return value._unbind_ragged(dim, sizes)
 
     def get_nestedtensor(self: Any, key: NestedKey, default: Any = None, *, layout: torch.layout | None = None) -> Any:
-        """An entry as a nested tensor, whose components are those of the elements.
+        """Return an entry as a nested tensor, whose components are the tensors of the elements.
 
         Args:
             key: A string or a nested key.
-            default: What to return where there is no such entry.
+            default: The result if there is no such entry.
             layout: The layout of the nested tensor; jagged by default.
 
         Raises:
@@ -163,7 +163,7 @@ class LazyRagged:
         return type(self)._lazy(elements, self._stack_dim)
 
     def densify(self: Any, *, layout: torch.layout = torch.jagged) -> Any:
-        """A plain tensordict: entries of one shape stacked, ragged ones as nested tensors.
+        """Return a plain tensordict: entries of one shape are stacked, ragged ones become nested tensors.
 
         An element that lacks an entry has an empty component in its nested tensor, or the value ``None``.
 

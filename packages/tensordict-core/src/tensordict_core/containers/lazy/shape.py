@@ -1,8 +1,8 @@
 """Shape operations of a lazy stack: reshape, permute, stack, concatenate, unbind.
 
-An operation that does not mix the stack dimension with others is mapped over the elements. Any other gives a dense
-result if the entries stack; if they are ragged, the rows of the batch are stacked lazily, one by one, in their new
-order.
+An operation that does not mix the stack dimension with others is mapped over the elements. Any other operation returns
+a dense result if the entries can be stacked; if they are ragged, it returns a lazy stack of the rows of the batch in
+their new order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`LazyStackedTensorDict`: a list of tensordicts that is read like a stack along one dimension.
 
-Stacking costs nothing until an entry is read, and elements may differ in the shapes of their entries, in their keys and
-in their batch sizes. The keys are those that all elements have. Operations on leaves are mapped over the elements,
-writes reach the elements, and unbinding the stack dimension gives the elements themselves.
+Entries are stacked when they are read, and elements may differ in the shapes of their entries, in their keys and in
+their batch sizes. The keys are those that all elements have. Operations on leaves are mapped over the elements, writes
+change the elements, and unbinding the stack dimension returns the elements themselves.
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = Fals
 
 
 class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElementwise, LazyBuilding):
-    """Tensordicts that are kept apart and stacked where they are read.
+    """A stack of tensordicts that are kept separate; entries are stacked when they are read.
 
     Args:
         *tensordicts: The elements.
         stack_dim: The batch dimension along which they are stacked.
-        hook_out: Called with each entry that is read; returns the value to hand out.
+        hook_out: Called with each entry that is read; returns the value to return.
         hook_in: Called with each value that is written; returns the value to store.
-        batch_size: The batch size of the elements of a stack that has none yet.
-        device: Where the elements are moved; by default they stay where they are.
+        batch_size: The batch size of the elements, for a stack without elements.
+        device: The device to which the elements are moved; by default they stay on their devices.
         names: A name (or ``None``) for each batch dimension.
         stack_dim_name: The name of the stack dimension alone.
-        strict_shape: Whether elements must have one batch size; otherwise sizes that differ read as -1.
+        strict_shape: Whether all elements must have the same batch size; otherwise sizes that differ are -1.
 
     Raises:
         RuntimeError: The batch sizes differ in number, or at all if ``strict_shape``.

@@ -144,22 +144,22 @@ class NonTensorDataBase(SharesValues, abstract=True):
         update_batch_size: bool = False,
         ignore_lock: bool = False,
     ) -> Self:
-        """Take the values of other non-tensor data; one value goes to all positions.
+        """Replace the values by those of other non-tensor data; a single value is set at all positions.
 
         Args:
             input_dict_or_td: The non-tensor data.
             clone: Has no effect, because values are never copied.
-            inplace: Whether locked data that lie in a file take them too.
+            inplace: Whether locked data in a file are updated, too.
             non_blocking: Has no effect.
             keys_to_update: Has no effect.
             is_leaf: Has no effect.
-            update_batch_size: Whether a stack takes over the batch size.
-            ignore_lock: Whether locked data take them too.
+            update_batch_size: Whether a stack gets the batch size of the source.
+            ignore_lock: Whether locked data are updated, too.
 
         Raises:
             RuntimeError: The data are locked.
-            ValueError: The values are several and this is one, or their batch size differs.
-            TypeError: The source is no non-tensor data.
+            ValueError: The source has several values and this object a single one, or their batch sizes differ.
+            TypeError: The source is not non-tensor data.
 
         >>> from tensordict_core import NonTensorStack
         >>> NonTensorStack("a", "b").update(NonTensorStack("c", "d")).tolist()
@@ -181,7 +181,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         non_blocking: bool = False,
         keys_to_update: Any = None,
     ) -> Self:
-        """Take the values of other non-tensor data in place, as ``update``; locked data allow it."""
+        """Replace the values in place, as ``update``; locked data allow it."""
         source = input_dict_or_td
         if not isinstance(source, NonTensorDataBase):
             raise errors.no_value_source(source)
@@ -227,7 +227,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return self._index(index)
 
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
-        """Itself: values have no memory layout."""
+        """Return this object: values have no memory layout."""
         return self
 
     def _reshape(self, op: ShapeOp) -> Any:
@@ -303,27 +303,27 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return self
 
     def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
-        """Itself: there is nothing to combine."""
+        """Return this object: there is nothing to combine."""
         return self
 
     def tolist(self, **kwargs: Any) -> Any:
-        """The values as a nested list of the batch size; the value itself if there is no batch dimension."""
+        """Return the values as a nested list of the batch size; the value itself if there is no batch dimension."""
         return nested(list(self._flat_values()), self._meta.batch_size)
 
     def to_dict(self, **kwargs: Any) -> Any:
-        """The value, or the nested list of values, as it stands in the dictionary of a tensordict."""
+        """Return the value, or the nested list of values, as in the dictionary of a tensordict."""
         return self._plain_value()
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """A copy: values stay non-tensor data."""
+        """Return a copy: values stay non-tensor data."""
         return self._clone(True)
 
     def empty(self, recurse: bool = False, **options: Any) -> Any:
-        """A copy: values have no entries that could be left out."""
+        """Return a copy: non-tensor data have no entries to omit."""
         return self._clone(True)
 
     def pin_memory(self, *args: Any, **kwargs: Any) -> Any:
-        """Itself: values are in the memory of Python."""
+        """Return this object: values are Python objects."""
         return self
 
     # comparisons and choice ------------------------------------------------------------------------------------------
@@ -351,14 +351,14 @@ class NonTensorDataBase(SharesValues, abstract=True):
         pad: float | bool | None = None,
         update_batch_size: bool = False,
     ) -> Self:
-        """The values where ``condition`` is true, those of ``other`` elsewhere.
+        """Return the values where ``condition`` is true, those of ``other`` elsewhere.
 
         Args:
             condition: A bool tensor over the batch dimensions, or the first of them.
             other: Non-tensor data, or one plain value for all positions.
-            out: Non-tensor data into which the result is written; `NonTensorData` takes one value alone.
-            pad: Of no effect, because there is no leaf that one side could lack.
-            update_batch_size: Whether ``out`` takes the batch size of the result.
+            out: Non-tensor data into which the result is written; `NonTensorData` can hold a single value only.
+            pad: Has no effect, because there are no leaves.
+            update_batch_size: Whether ``out`` gets the batch size of the result.
 
         Raises:
             TypeError: ``condition`` is not a bool tensor, or ``other`` a tensor or a tensordict.
@@ -379,7 +379,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return cast("Self", out)
 
     def maybe_to_stack(self) -> Any:
-        """As a value for each position; itself where there is no batch dimension, or it is so already.
+        """Return a `NonTensorStack` of these values; this object if it is one or has no batch dimension.
 
         >>> from tensordict_core import NonTensorData
         >>> NonTensorData("a", batch_size=[2]).maybe_to_stack()
@@ -393,7 +393,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return containers.non_tensor_stack._make(self._flat_values(), self._meta)
 
     def masked_fill(self, mask: Tensor, value: Any) -> Self:
-        """One value where the mask is true, those of this data elsewhere.
+        """Return the values with ``value`` where the mask is true.
 
         >>> from tensordict_core import NonTensorStack
         >>> NonTensorStack("a", "b").masked_fill(torch.tensor([True, False]), None).tolist()
@@ -404,7 +404,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return self.where(~mask, value)
 
     def masked_fill_(self, mask: Tensor, value: Any) -> Self:
-        """``masked_fill`` in place; `NonTensorData` takes it where the mask is true everywhere or nowhere."""
+        """Apply ``masked_fill`` in place; of `NonTensorData`, only if the mask is true everywhere or nowhere."""
         self._take_all(self.masked_fill(mask, value))
         return self
 
@@ -428,7 +428,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         NonTensorDataBase._take(self, None, "", values)
 
     def is_empty(self) -> bool:
-        """Never: there is a value."""
+        """Return ``False``, because there is a value."""
         return False
 
     @property

@@ -35,7 +35,7 @@ class NonTensorData(NonTensorDataBase):
     Args:
         data: The value.
         batch_size: The batch size; by default none.
-        device: The device that the surrounding tensordict has.
+        device: The device of the tensordict that holds it.
         names: A name (or ``None``) for each batch dimension.
 
     >>> td = TensorDict({"name": NonTensorData("run", batch_size=[3])}, batch_size=[3])
@@ -231,7 +231,7 @@ class NonTensorStack(NonTensorDataBase):
 
     @classmethod
     def from_nontensordata(cls, non_tensor: NonTensorData) -> Any:
-        """A stack of the value of each position of `NonTensorData`; the same data without batch dimensions.
+        """Return a stack with the value of `NonTensorData` at each position; the data itself without batch dimensions.
 
         >>> NonTensorStack.from_nontensordata(NonTensorData("a", batch_size=[2])).tolist()
         ['a', 'a']
@@ -240,7 +240,7 @@ class NonTensorStack(NonTensorDataBase):
 
     @property
     def stack_dim(self) -> int:
-        """The dimension along which `tensordicts` are stacked: the first.
+        """The dimension along which `tensordicts` are stacked, which is the first.
 
         >>> NonTensorStack("a", "b").stack_dim
         0
@@ -330,13 +330,13 @@ class NonTensorStack(NonTensorDataBase):
     def from_list(  # type: ignore[override]  # a stack has no dictionaries in its list
         cls, values: list[Any], *, batch_size: Sequence[int] | None = None, device: torch.device | None = None
     ) -> Self:
-        """A stack of the values in a nested list.
+        """Return a stack of the values in a nested list.
 
         Args:
             values: The list, nested as deep as the batch size has dimensions.
-            batch_size: The batch size; by default that of the nested lists, as deep as their lengths agree. Lists are
-                values from a size of -1 on.
-            device: The device that the surrounding tensordict has.
+            batch_size: The batch size; by default that of the nested lists, as deep as their lengths agree. From a size
+                of -1 on, lists are values.
+            device: The device of the tensordict that holds it.
 
         Raises:
             SizeError: The list is not of that shape; it is a `ValueError` and a `RuntimeError`.
@@ -460,7 +460,7 @@ def _plain(item: Any) -> Any:
 
 
 def is_non_tensor(data: Any) -> bool:
-    """Whether something is non-tensor data.
+    """Return whether an object is non-tensor data.
 
     >>> is_non_tensor(NonTensorData(1)), is_non_tensor(torch.zeros(()))
     (True, False)
