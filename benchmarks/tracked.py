@@ -73,10 +73,15 @@ class SaveSmall(Saves):
         return small_leaves(1000)
 
 
-class OpenModel(SaveModel):
-    pretty_name = "Open a model from one file"
+class Opens(OnDisk):
+    """Opens of one save, which is made once."""
+
     about = "40 tensors of a transformer, 10 MB; memory mapped, no value is read"
     rounds_here = 15
+
+    opening_function: str
+    opening_method: str
+    """What opens the save: our function, and the method of the reference's class."""
 
     def setup(self, contender: str) -> None:
         if hasattr(self, "opened"):
@@ -84,10 +89,10 @@ class OpenModel(SaveModel):
         super().setup(contender)
         self.run()  # the save
         load = {
-            "ours": lambda: memmap("from_safetensors"),
+            "ours": lambda: memmap(self.opening_function),
             "torch": lambda: lambda path: torch.load(path, mmap=True),
             "safetensors": lambda: found("safetensors.torch:load_file"),
-            "reference": lambda: reference().TensorDict.from_consolidated,
+            "reference": lambda: getattr(reference().TensorDict, self.opening_method),
         }[contender]()
         self.opened: Run = lambda: load(self.path)
 
@@ -96,6 +101,11 @@ class OpenModel(SaveModel):
 
     def time_run(self, contender: str) -> None:
         self.opened()
+
+
+class OpenModel(Opens, SaveModel):
+    pretty_name = "Open a model from one file"
+    opening_function, opening_method = "from_safetensors", "from_consolidated"
 
 
 class SaveFolder(SaveModel):
@@ -127,29 +137,9 @@ class SaveFolderOver(SaveFolder):
         settle()
 
 
-class OpenFolder(SaveFolder):
+class OpenFolder(Opens, SaveFolder):
     pretty_name = "Open a model, a file for each tensor"
-    about = "40 tensors of a transformer, 10 MB; memory mapped, no value is read"
-    rounds_here = 15
-
-    def setup(self, contender: str) -> None:
-        if hasattr(self, "opened"):
-            return
-        super().setup(contender)
-        self.run()  # the save
-        load = {
-            "ours": lambda: memmap("load_memmap"),
-            "torch": lambda: lambda path: torch.load(path, mmap=True),
-            "safetensors": lambda: found("safetensors.torch:load_file"),
-            "reference": lambda: reference().TensorDict.load_memmap,
-        }[contender]()
-        self.opened: Run = lambda: load(self.path)
-
-    def teardown(self, contender: str) -> None:
-        """Keeps the save, which every sample opens."""
-
-    def time_run(self, contender: str) -> None:
-        self.opened()
+    opening_function = opening_method = "load_memmap"
 
 
 class Consolidate(Tracked):

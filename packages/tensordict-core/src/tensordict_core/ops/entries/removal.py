@@ -75,7 +75,7 @@ class Removal(Access):
                 raise errors.missing_key(key, parent._keys(), type(self).__name__)
             return default
         if Node._copies_exist and isinstance(value, Node) and value._copies_below():
-            value = value.clone()  # a file or a server cannot read what was removed from it
+            value = value._clone(True)  # a file or a server cannot read what was removed from it
         self.del_(key)
         return value
 
