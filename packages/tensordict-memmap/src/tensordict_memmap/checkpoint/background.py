@@ -1,7 +1,7 @@
-"""Background checkpoints: the state is copied to host memory, so that training goes on while the copy is saved.
+"""Background checkpoints: the state is copied to host memory, so that training continues while the copy is saved.
 
-One checkpoint is saved at a time. The next one, in the background or not, waits for it or cancels it, so that they are
-rotated in the order in which they were made.
+One checkpoint is saved at a time. The next one, in the background or not, waits for it or cancels it, so that
+checkpoints are rotated in the order in which they were made.
 """
 
 from __future__ import annotations

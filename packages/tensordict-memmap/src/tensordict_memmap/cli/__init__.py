@@ -1,3 +1,3 @@
-"""Conversion, and what the commands of `tensordict_memmap_cli` do with the complete readers."""
+"""Conversion, and the implementation of the commands of `tensordict_memmap_cli` with the complete readers."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands do with the complete readers and writers; `tensordict_memmap_cli` parses and prints."""
+"""Commands: their implementation with the complete readers and writers; `tensordict_memmap_cli` parses and prints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Parts: datasets that the tasks of an engine write each on its own, and that become one dataset in one commit.
+"""Parts: datasets that the tasks of an engine write independently, and that become one dataset in one commit.
 
-Engines repeat tasks that failed, so a task writes to a folder of its own, and only the folder that its last attempt
-returned counts. The parts lie beside the dataset, where all machines of a cluster see them, until it is committed.
+Engines repeat failed tasks, so each attempt of a task writes to its own folder, and only the folder that the last
+attempt returned is used. The parts are stored beside the dataset, on storage that all machines of the cluster share,
+until they are committed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Ring: the rows of a dataset of bounded capacity, in which new rows take the place of the oldest ones.
+"""Ring: the rows of a dataset of fixed capacity, in which new rows replace the oldest ones.
 
 Row number ``p``, counted from the first row ever appended, lies in slot ``p % slots`` of each file. The manifest
 commits the number of appended rows, ``head``; the last ``capacity`` of them are valid. There are more slots than that,
-so a writer fills spare slots and never a valid one, and a killed writer leaves all committed rows whole. A reader
-compares the head after it has copied rows: those that left the ring meanwhile may be torn, and are an error.
+so a writer writes to spare slots and never to a valid one, and committed rows remain intact if a writer is killed. A
+reader compares the head after it has copied rows: rows that have left the ring meanwhile may be partly overwritten, and
+raise an error.
 """
 
 from __future__ import annotations

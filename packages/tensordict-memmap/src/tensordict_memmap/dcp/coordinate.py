@@ -1,8 +1,8 @@
 """Coordination: the side of the coordinator in a save by DCP, from the plans of all ranks to one rename.
 
-The staged file or folder lies in a transaction that stays open between the calls that DCP makes. The header of a
-safetensors file has room for non-tensor values, which the coordinator gets with the results of the ranks only. Values
-that need more room take a pass over the first file.
+The staged file or folder belongs to a transaction that stays open between the calls of DCP. The header of a safetensors
+file reserves space for non-tensor values, which the coordinator receives only with the results of the ranks. If they
+take more space, the content of the first file is moved.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Coordinator:
 
 
 def _write_header(path: str, text: bytes, room: int, durable: bool) -> None:
-    """Writes the header of a staged file in the room that it has, or moves what follows if it needs more."""
+    """Writes the header of a staged file into the reserved space; moves the following bytes if it takes more."""
     with open(path, "r+b") as file:
         if len(text) > room:
             _move_up(file, room, len(text) - room)

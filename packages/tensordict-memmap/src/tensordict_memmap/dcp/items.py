@@ -1,8 +1,8 @@
-"""Items: what the write items of DCP's plans say, as shard plans and as the schema of the files.
+"""Items: converts the write items of DCP's plans to shard plans and to the schema of the files.
 
-The schema follows the paths of the state dict, which the default planner keeps beside its joined names: it is that of a
-tensordict with the same nested keys. Elements of lists get their numbers for keys, and `LISTS` tells them from those
-of dictionaries.
+The schema follows the paths of the state dict, which the default planner stores in addition to the joined names: it is
+that of a tensordict with the same nested keys. The keys of list elements are their numbers, and `LISTS` distinguishes
+them from dictionary keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Storage reader of ``torch.distributed.checkpoint``: loads of state dicts from saves of any format.
 
-A save is described as if one rank had written each tensor whole. The default planner then asks each rank for the boxes
-that it needs, whatever mesh the writers had.
+A save is described to DCP as if one rank had written each tensor as a whole. The default planner then requests for each
+rank the boxes that it needs, independent of the mesh of the writers.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _STAGED = 256 << 20
 
 
 class TensorDictReader(StorageReader):
-    """Reads what ``torch.distributed.checkpoint.load`` loads from a save of any format.
+    """Storage reader for ``torch.distributed.checkpoint.load`` that reads saves of any format.
 
-    `TensorDictWriter` or ``TensorDict.save`` wrote it, or it is a published safetensors file or folder of shards. Each
-    rank reads the ranges that its planner asks for. Keys are the nested keys of the save joined with ``.``, as DCP
-    joins those of state dicts.
+    The save was written by `TensorDictWriter` or ``TensorDict.save``, or is a published safetensors file or folder of
+    shards. Each rank reads the ranges that its planner requests. Keys are the nested keys of the save joined with
+    ``.``, as in DCP.
 
     Args:
         path: the save, or a URL of one.
@@ -108,7 +108,7 @@ class TensorDictReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether a path or URL may hold a save: any may.
+        """Returns True: any path or URL may hold a save.
 
         >>> TensorDictReader.validate_checkpoint_id("run")
         True

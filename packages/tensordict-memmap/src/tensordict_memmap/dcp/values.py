@@ -1,7 +1,7 @@
 """Values: entries of a state dict that are not tensors, as JSON; other objects only where pickling is allowed.
 
-DCP's planners hand such an entry to a storage as a stream of ``torch.save``, and expect one for a load. The default
-planners are asked for the object itself, so that nothing is pickled for a save. For a load the stream is made in memory
+The planners of DCP pass such an entry to a storage as a stream of ``torch.save``, and expect such a stream for a load.
+To save without pickling, the object itself is taken from the default planners. For a load, the stream is made in memory
 from the JSON of the file.
 """
 

@@ -39,20 +39,22 @@ __all__ = ["TensorDictWriter"]
 
 
 class TensorDictWriter(StorageWriter):
-    """Writes what ``torch.distributed.checkpoint.save`` and ``async_save`` save to the files of ``TensorDict.save``.
+    """Storage writer of ``torch.distributed.checkpoint`` for the files of ``TensorDict.save``.
 
-    All ranks write their parts of the final files in one pass, and the coordinator renames them when all have
-    succeeded: until then an earlier checkpoint at the path stays as it is. Nothing is pickled. ``TensorDict.load``
-    reads the result, under the keys of the state dict, and so does any tool that reads safetensors.
+    All ranks write their parts of the final files in one pass, and the coordinator renames the files when all have
+    succeeded; until then, an existing checkpoint at the path is unchanged. Nothing is pickled. ``TensorDict.load``
+    reads the result under the keys of the state dict, and any safetensors tool can read it too.
 
     Args:
         path: the target, on a file system that all ranks share: a safetensors file if it ends with ``.safetensors``,
             else a folder with a file for each tensor.
-        format: ``"safetensors"`` or ``"tree"``, where the path does not tell.
-        shard_size: the most bytes of tensors in a file; the path is then a folder of shards and their index.
-        durable: whether everything is synced to the disk before the save returns.
-        existsok: whether an earlier checkpoint may be replaced.
-        num_threads: the writer threads of each rank; by default those of the machine, divided by the ranks on it.
+        format: ``"safetensors"`` or ``"tree"``; by default according to the path.
+        shard_size: the maximum size in bytes of the tensors in a file; the path is then a folder of shards and their
+            index.
+        durable: whether everything is synced to disk before the save returns.
+        existsok: whether an existing checkpoint may be replaced.
+        num_threads: the number of writer threads of each rank; by default that of the machine divided by the ranks on
+            it.
         allow_pickle: whether entries that are not tensors and have no JSON form are stored as the bytes of
             ``torch.save``. They load only with ``allow_pickle=True`` in the reader, and `TensorDict.load` returns the
             bytes.
@@ -123,7 +125,7 @@ class TensorDictWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether saves to a path are possible: it is no URL.
+        """Returns whether saves to a path are possible: it is not a URL.
 
         >>> TensorDictWriter.validate_checkpoint_id("run"), TensorDictWriter.validate_checkpoint_id("s3://bucket/run")
         (True, False)

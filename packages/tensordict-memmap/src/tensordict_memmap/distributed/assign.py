@@ -1,9 +1,9 @@
 """Assignment: which rank writes which part of each tensor, so that every byte is written once.
 
-A part that one rank holds is written by it. A part that several hold (replicas) is cut into slices of rows, one for
-each of them, if it is large, and given to the one with the least to write so far if it is small. The result follows
-from the plans of all ranks alone. Tensors with the same kinds on all ranks are decided together, so the time grows
-with the number of tensors, and hardly with their number times that of the ranks.
+A part that one rank holds is written by that rank. A large part that several ranks hold (a replica) is divided into
+slices of rows, one for each of them; a small one is assigned to the rank with the fewest bytes to write so far. The
+result depends only on the plans of all ranks. Tensors with the same kinds on all ranks are decided together, so the
+time grows with the number of tensors, and hardly with the number of ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Byte ranges: the bytes of a rank's share that lie between two positions of a file, for uploads in parts."""
+"""Byte ranges: the bytes of the share of a rank between two positions of a file, for uploads in parts."""
 
 from __future__ import annotations
 

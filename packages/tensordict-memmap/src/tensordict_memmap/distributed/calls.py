@@ -1,4 +1,4 @@
-"""Calls of the room, which ``saving`` and ``loading`` forward to if leaves are DTensors."""
+"""Entry points of distributed saves and loads, which ``saving`` and ``loading`` call if leaves are DTensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checksums of a sharded save: the ranks read back what all of them wrote, each a share of the blocks.
+"""Checksums of a sharded save: after the write, each rank reads back and hashes a share of the blocks.
 
-The checksum of a tensor is the hash of the hashes of its blocks, and most blocks have bytes of one rank, but not all.
-So the ranks divide the blocks among themselves once everything is written, and the coordinator joins their hashes.
+The checksum of a tensor is the hash of the hashes of its blocks, and a block may have bytes of several ranks. Therefore
+the ranks divide the blocks among themselves when everything is written, and the coordinator combines their hashes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of other ranks: what failed elsewhere, raised here."""
+"""Errors of other ranks: failures on another rank, raised on this one."""
 
 from __future__ import annotations
 

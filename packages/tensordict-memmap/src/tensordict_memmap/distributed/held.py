@@ -1,8 +1,8 @@
 """Held parts: the schema of a tensordict whose leaves are sharded over ranks, and the parts that this rank holds.
 
-A leaf that is a `DTensor` gets the shape of the whole tensor, and for a source a stand-in of that shape without
-memory, so that each format describes it as any other. Its parts are kept beside it. A plain leaf is whole on each rank
-(replicated), unless ``placements=Shard(dim)`` says that ranks hold consecutive parts of it.
+The schema of a `DTensor` leaf has the global shape, and as its source a placeholder of that shape without memory, so
+that each format describes it like any other leaf. Its parts are stored separately. A plain leaf is complete on each
+rank (replicated), unless ``placements=Shard(dim)`` declares that the ranks hold consecutive parts of it.
 """
 
 from __future__ import annotations

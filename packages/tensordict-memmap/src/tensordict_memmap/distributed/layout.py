@@ -1,6 +1,6 @@
-"""Layout: where each tensor of a distributed save lies in which file, and what else the files hold.
+"""Layout: the file and offset of each tensor of a distributed save, and the other content of the files.
 
-The coordinator makes it, and every rank gets the part that says where tensors lie.
+The coordinator computes it, and sends the part about the tensors to every rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Distributed load: each rank reads the ranges of a save that its DTensors hold, whoever wrote it, on whatever mesh.
+"""Distributed load: each rank reads the ranges of a save that its DTensors hold; the save may be of any mesh.
 
-No messages are needed: the files say where each tensor lies, and the mesh and placements of the destination say which
-part of it this rank holds.
+No messages are needed: the files define the position of each tensor, and the mesh and placements of the destination
+define which part of it this rank holds.
 """
 
 from __future__ import annotations

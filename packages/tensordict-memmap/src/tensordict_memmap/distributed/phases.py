@@ -1,6 +1,6 @@
-"""Phases: each rank does its part and reports how that went; the coordinator tells all of them to go on, or why not.
+"""Phases: each rank does its part and reports the outcome; the coordinator tells all ranks to continue or to stop.
 
-So an error on one rank is an error on every rank, and nobody waits for one that has given up.
+An error on one rank is therefore raised on every rank, and no rank waits for one that has stopped.
 """
 
 from __future__ import annotations

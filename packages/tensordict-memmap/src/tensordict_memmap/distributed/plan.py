@@ -1,8 +1,8 @@
 """Shard plan: which parts of which tensors a rank holds, as boxes of the whole tensors, in a compact form.
 
-Thousands of tensors of a model have few different shapes and shardings. So a plan is a column of names and a column of
-numbers of *kinds*; a kind is a dtype, a shape and boxes. Both columns are short messages, and equal ones are parsed
-once.
+The thousands of tensors of a model have few different shapes and shardings. Therefore a plan is a column of names and a
+column of numbers of *kinds*; a kind is a dtype, a shape and boxes. Both columns are short messages, and equal ones are
+parsed once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads: boxes of saved tensors into memory, without reading what lies between them.
+"""Reads: reads boxes of saved tensors into memory, without the bytes between them.
 
 Runs of bytes that are long enough are read from the file straight into the destination. Short ones are copied from a
 mapping of the file, whose pages hold the bytes between them anyway.

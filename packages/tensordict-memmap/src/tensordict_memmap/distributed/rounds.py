@@ -1,13 +1,13 @@
-"""Rounds: how the ranks of a save meet, and the messages between them, each with a time limit.
+"""Rounds: how the ranks of a save connect, and the messages between them, each with a time limit.
 
-The ranks meet in the store of the process group: each says that it arrived, under a name that occurs once, and the
-coordinator answers each by that name. So a rank that did not arrive is named, and one that comes too late, or again
-after an error, cannot mix up two saves. A rank that is cancelled withdraws what it said, unless the coordinator counts
-on it already: then it takes part, and the ranks are told later. Saves have numbers, and each rank says which of them it
-cancelled, so that the others do not wait for it there, and do not take an earlier save for a later one. Then messages
-go between the coordinator and the others over gloo, on connections of their own: a background save never uses the
-process group of the program. The connections notice at once that a process ended. They are kept for the next save,
-unless one of them failed.
+The ranks connect through the store of the process group: each registers under a unique name, and the coordinator
+answers under that name. Therefore a rank that does not register can be named in the error, and one that is late, or
+registers again after an error, cannot mix up two saves. A rank whose save is cancelled withdraws its registration,
+unless the coordinator has already accepted it: then it takes part, and the ranks are told later. Saves are numbered,
+and each rank publishes the numbers that it cancelled, so that the others neither wait for it there nor confuse two
+saves. Messages between the coordinator and the other ranks then use separate gloo connections: a background save never
+uses the process group of the program. A connection fails immediately when its process ends. Connections are kept for
+the next save, unless one of them failed.
 """
 
 from __future__ import annotations

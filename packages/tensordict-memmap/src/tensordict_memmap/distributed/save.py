@@ -1,4 +1,4 @@
-"""Distributed save: one save by all ranks of a group, from the plans of the ranks to one rename.
+"""Distributed save: one save by all ranks of a group, from the plans of the ranks to the rename.
 
 The coordinator runs the transaction that a save of one process runs (`storage.transaction`): while its staged file or
 folder exists, all ranks write into it. If one of them fails, the transaction is undone.

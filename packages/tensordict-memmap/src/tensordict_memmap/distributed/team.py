@@ -1,4 +1,4 @@
-"""Team: the ranks of a save, the coordinator among them, and the store of the process group through which they meet."""
+"""Team: the ranks of a save, with the coordinator, and the store through which they connect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Team:
     Args:
         ranks: their global ranks; the first is the coordinator.
         index: the place of this rank among them.
-        store: a store of its own connection, so that waiting in it keeps nobody from using that of the process group.
+        store: a store with its own connection, so that waiting in it does not block the store of the process group.
 
     Attributes:
         lock: held during a save: messages of two saves must not mix.

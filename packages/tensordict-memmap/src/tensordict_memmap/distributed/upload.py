@@ -1,9 +1,9 @@
-"""Upload: ranks upload one save to an S3 store, each the parts of which it holds the most.
+"""Upload: the ranks upload one save to an S3 store; each uploads the parts of which it holds the most bytes.
 
-A part is a range of a file of at least 5 MiB. A part that several ranks hold is put together by one of them, and the
-others send it their bytes over the connections of the save. All ranks go through the parts in the same order, so none
-waits for one that waits for it. A rank that fails goes on sending empty messages until the end, and reports its error
-then. The coordinator completes all uploads when every rank has succeeded, or aborts them.
+A part is a range of a file of at least 5 MiB. If several ranks hold a part, one of them assembles it, and the others
+send it their bytes over the connections of the save. All ranks process the parts in the same order, which prevents
+deadlocks. A rank that fails continues to send empty messages until the end, and then reports its error. The coordinator
+completes all uploads when every rank has succeeded, or aborts them.
 """
 
 from __future__ import annotations

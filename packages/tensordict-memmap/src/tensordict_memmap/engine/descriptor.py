@@ -1,4 +1,4 @@
-"""`Descriptor`: an open file or folder that is closed with its last reference, whatever exception arrives when.
+"""`Descriptor`: an open file or folder that is closed with its last reference, also if an exception interrupts.
 
 Python delivers signals between any two calls. A ``KeyboardInterrupt`` that arrives when ``os.open`` returns is raised
 before the result is assigned, so no ``finally`` knows the number to close: the file stays open, and locked if the call

@@ -1,8 +1,8 @@
 """Direct writes: a durable save writes large ranges of a file to the disk past the page cache.
 
-A durable save waits for the disk in any case. Through the page cache, each byte is copied into a new page first, and to
-find those pages can take longer than the disk does, above all while the pages of the earlier save are still in use.
-Afterwards the file is not in memory, so this is for files that the process does not map at once.
+A durable save waits for the disk in any case. With the page cache, each byte is first copied into a new page, and
+allocating these pages can take longer than the disk, especially while the pages of the earlier save are still in use.
+After a direct write the file is not in memory, so this is used for files that the process does not map immediately.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 Several threads may use it at once. Kernels and system calls release the GIL, so plain threads suffice, without the
 threading layers of Numba or OpenMP. The calling thread runs jobs too, so a call never waits for a busy thread, and does
-all the work where no thread can be had: at the limit of the process, and in newer versions of Python once the
-interpreter ends.
+all the work if no thread can be started: at the limit of the process, and in newer versions of Python when the
+interpreter exits.
 
-No call returns or raises before its jobs have ended, however often it is interrupted. Idle threads are daemons, which
-the interpreter does not wait for: what was begun is waited for by the thread that began it. ``concurrent.futures`` has
-a pool too, but it takes no work once the interpreter ends, and a thread that is interrupted while it starts one of its
-threads makes the process hang at its end.
+No call returns or raises before its jobs have ended, even if it is interrupted repeatedly. Idle threads are daemons,
+for which the interpreter does not wait; the thread that started a call waits for its jobs. ``concurrent.futures`` has a
+pool too, but it accepts no work when the interpreter exits, and if starting one of its threads is interrupted, the
+process hangs at exit.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def end_pending(earlier: SaveFuture | None, pending: str) -> None:
 
 
 _failed: dict[int, str] = {}
-"""Messages about failed saves whose futures nobody has asked, by the number of the future."""
+"""Messages about failed saves whose futures were never queried, by the number of the future."""
 
 _numbers = itertools.count()
 

@@ -1,7 +1,7 @@
 """Progress bar of a save: tqdm if it is installed, else a plain counter.
 
-``pbar=True`` shows it at once and ``pbar=False`` never; by default it appears on a terminal after two seconds, so that
-scripts, notebooks under test and log files stay as they are, and so do short saves.
+``pbar=True`` shows it immediately and ``pbar=False`` never; by default it appears after two seconds on a terminal, and
+not in scripts, log files and short saves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["progress_bar", "progress_if_long", "shows_progress"]
 
 _DELAY = 2.0
-"""The seconds after which a bar that nobody asked for appears."""
+"""The seconds after which the bar appears by default."""
 
 
 def shows_progress(pbar: bool | None) -> bool:

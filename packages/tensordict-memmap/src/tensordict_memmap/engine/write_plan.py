@@ -51,7 +51,7 @@ class FileWrite:
         maps: whether blocks of a shared file are reserved on a disk of this machine, so that threads may copy into
             mappings of it.
         extents: the ranges of the file that get a checksum.
-        direct: whether a durable save may write past the page cache, as nobody maps the file at once.
+        direct: whether a durable save may bypass the page cache, because the file is not mapped immediately.
         key: the key for errors if there are no ranges.
     """
 

@@ -1,8 +1,8 @@
 """Parser of consolidated files, in the reference's form: the bytes of all leaves, a JSON description, and its length.
 
 The bytes of each leaf start at a multiple of 8; the last 8 bytes of the file are the length of the description. Values
-that JSON would change have their exact form between the bytes and the description, where only ours looks. A file may be
-anybody's, so everything in the description is checked before it is used.
+that JSON would change have their exact form between the bytes and the description, which only this package reads. A
+file may come from an untrusted source, so everything in the description is checked before it is used.
 """
 
 from __future__ import annotations

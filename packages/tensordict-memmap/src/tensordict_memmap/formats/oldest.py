@@ -1,6 +1,6 @@
 """Parser of the oldest layout (tensordict up to 0.2): ``meta.pt`` for each node, ``x.meta.pt`` for each leaf.
 
-These files are read with ``weights_only=True``, so no code in them runs. The layout is only read, never written.
+These files are read with ``weights_only=True``, which runs no code from them. The layout is only read, never written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parser of the tree format: from the ``meta.json`` of each node to a schema, with every field checked.
 
-Files may come from the reference, from an older version, or from an attacker: a damaged description is an error that
-names the key, no name in it leads out of the folder, no class is imported because a file names it, and nothing is
-unpickled here. Leaves whose file is missing or has another size are found when the leaf is opened.
+Files may come from the reference, from an older version, or from an attacker: a damaged description raises an error
+that names the key, no name in it may lead out of the folder, no class is imported because a file names it, and nothing
+is unpickled here. A missing leaf file, or one of another size, is detected when the leaf is opened.
 """
 
 from __future__ import annotations

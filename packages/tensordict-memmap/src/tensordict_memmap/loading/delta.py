@@ -1,9 +1,9 @@
-"""Deltas: opens a delta file as the whole that it stands for, through the chain of its bases.
+"""Deltas: opens a delta file together with the chain of its bases.
 
-The first save of the chain is mapped copy-on-write, and the changed blocks are written into those private pages, so a
-delta of one percent takes one percent of the memory of the whole. Each base is identified by what its checksums are
-computed over: the manifest of a folder, or the header of a safetensors file. Both change when the base is saved again,
-or opened for writing. Bytes that a base lost otherwise are found by ``verify="full"``.
+The first save of the chain is mapped copy-on-write, and the changed blocks are written into private pages, so a delta
+of one percent takes one percent of the memory of the full save. Each base is identified by a checksum of its manifest,
+for a folder, or of its header, for a safetensors file. Both change when the base is saved again or opened for writing.
+Other changes of a base are found by ``verify="full"``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Detection of the format at a path, by the first and last bytes of the file, whatever its name.
+"""Detection of the format at a path, by the first and last bytes of the file, independent of its name.
 
-A path is looked at, and then opened in the format that was found. A save in another format may take its place in
-between, so an error counts only where the path still is what it was.
+The format is detected first, and then the path is opened in that format. Another save may replace it in between, so an
+error is raised only if the path is still unchanged.
 """
 
 from __future__ import annotations

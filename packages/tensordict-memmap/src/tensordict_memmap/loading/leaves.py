@@ -1,7 +1,7 @@
 """Leaf files: each is checked against its description, then mapped, and never changed.
 
-A file that is missing, short or long is an error that names the key; so is one that is no regular file, because a link
-could lead out of the folder and a pipe would wait forever.
+A file that is missing, too short or too long raises an error that names the key. So does a file that is not a regular
+file, because a link could lead out of the folder and reading a pipe would block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Opening saved tensordicts of any format, from a path or a URL, as a `LoadRequest` asks.
 
-The schema of a folder or an archive is pruned to the keys that are asked for before a file is opened. A file that holds
-all tensors in one mapping gives views of those. Remote saves get their schema first, and then the bytes of the leaves
-and rows that are asked for.
+The schema of a folder or an archive is pruned to the requested keys before a file is opened. The tensors of a single
+file are views of one mapping. Of a remote save, the schema is read first, and then the bytes of the requested leaves
+and rows.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _MOST_ATTEMPTS = 20
 
 
 def open_any(path: str | os.PathLike[str], request: LoadRequest) -> Any:
-    """The tensordict, not locked, or the tensor that is asked for, of a path or a URL.
+    """Returns the requested tensordict, unlocked, or tensor of a path or a URL.
 
     Raises:
-        ValueError: Its nodes or values are nested deeper than Python can walk; saves hold at most 200 nodes in one
-            another.
+        ValueError: Its nodes or values are nested more deeply than Python can traverse; saves are nested at most 200
+            levels deep.
     """
     try:
         return _open_remote(str(path), request) if is_remote(path) else _open_here(path, request)
@@ -294,7 +294,7 @@ def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
 
 
 def _refuse_compressed(archive: Archive, part: Node | Leaf) -> None:
-    """Refuses to open compressed entries for writing, since writes to them would reach nothing."""
+    """Refuses to open compressed entries for writing, because writes would not change the file."""
     for leaf in [part] if isinstance(part, Leaf) else leaves(part):
         member = archive.members.get(leaf.file)
         if member is not None and not member.stored:

@@ -1,8 +1,8 @@
 """Remote loads: folders and files under URLs such as ``s3://bucket/run``, through fsspec.
 
 The manifest at the URL names the snapshot that holds the files of the current save (``snapshots.py``); a copied local
-save loads too. A load requests the descriptions first, and then exactly the bytes of the leaves and rows that are
-wanted (``ranges.py``).
+save loads too. A load requests the descriptions first, and then exactly the bytes of the requested leaves and rows
+(``ranges.py``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Loads of safetensors files: one mapping for each file, and plain tensors over it.
 
-Each has a version counter and a storage of its own, so that autograd, pickling and ``torch.save`` see a tensor and not
-a whole file. A folder of shards is opened as its index says, each file as one alone is; what an index names lies beside
-it.
+Each tensor has its own version counter and storage, so that autograd, pickling and ``torch.save`` handle a tensor and
+not the whole file. A folder of shards is opened through its index; the files that an index names lie beside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Block cache: local sparse copies of remote files, of which only the blocks that were read take disk space.
 
-A copy has the size and the places of the remote file, so it is mapped and read like a local file once the blocks that
-a read needs are there. One byte for each block, in a file that all processes map, is its state: 0 absent, 1 present, 2
-read since the last search for blocks to remove (the clock algorithm). Blocks beyond the limit are removed by punching
+A copy has the size and the offsets of the remote file, so it is mapped and read like a local file when the blocks that
+a read needs are present. One byte for each block, in a file that all processes map, is its state: 0 absent, 1 present,
+2 read since the last search for blocks to remove (the clock algorithm). Blocks beyond the limit are removed by punching
 holes. Processes share the cache: a reader holds a shared file lock while it copies rows, and blocks are removed under
 an exclusive one. Both end with their process.
 """

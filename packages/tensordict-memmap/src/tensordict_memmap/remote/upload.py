@@ -1,10 +1,10 @@
 """Remote saves: uploads a tensordict to a URL such as ``s3://bucket/run``, through fsspec.
 
-Objects cannot be renamed, so a remote folder is replaced as a whole by other means than a local one. The files of each
-save are uploaded as a new snapshot in the local layout, manifest included, so a tool that downloads that folder gets a
-saved folder. The manifest at the URL, which names the snapshot and lists its files, is written last, as one object:
-until then loads see the earlier save, and afterwards its files are removed. The next save removes the files of a save
-that was killed (``snapshots.py``). A single file is one object, which object stores replace as a whole.
+Objects cannot be renamed, so a remote folder is replaced in another way than a local one. The files of each save are
+uploaded as a new snapshot in the local layout, manifest included, so a tool that downloads that folder gets a saved
+folder. The manifest at the URL, which names the snapshot and lists its files, is written last, as one object: until
+then loads see the earlier save, and afterwards its files are removed. The next save removes the files of a save that
+was killed (``snapshots.py``). A single file is one object, which object stores replace as a whole.
 
 A save is staged in a local temporary folder, in the same pass as a local save, and uploaded from there in parallel.
 """

@@ -1,4 +1,4 @@
-"""Build: from a schema to the tensordict over its files, by the one walk that saves and loads share."""
+"""Build: converts a schema to the tensordict over its files; saves and loads use the same traversal."""
 
 from __future__ import annotations
 

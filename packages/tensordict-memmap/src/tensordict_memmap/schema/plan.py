@@ -1,4 +1,4 @@
-"""Plan: from a tensordict to its schema, by the one walk that saves, comparisons and selections share."""
+"""Plan: converts a tensordict to its schema; saves, comparisons and selections use the same traversal."""
 
 from __future__ import annotations
 

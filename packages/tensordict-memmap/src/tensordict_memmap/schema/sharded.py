@@ -16,7 +16,7 @@ def has_distributed(data: Any) -> bool:
     >>> has_distributed(TensorDict({"a": torch.zeros(2)}))
     False
     """
-    module = sys.modules.get("torch.distributed.tensor")  # nobody has made one if nobody has imported it
+    module = sys.modules.get("torch.distributed.tensor")  # there are no DTensors if the module is not imported
     kind = getattr(module, "DTensor", None)
     if kind is None or data is None:
         return False
@@ -27,5 +27,5 @@ def has_distributed(data: Any) -> bool:
 
 
 def distributed_calls() -> ModuleType:
-    """The calls of the room ``distributed``, which stands above this one and is imported only when it is used."""
+    """The functions of ``distributed``, a higher layer that is imported only when it is used."""
     return importlib.import_module("tensordict_memmap.distributed.calls")

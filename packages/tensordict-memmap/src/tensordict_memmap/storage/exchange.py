@@ -1,4 +1,4 @@
-"""Exchange: puts a complete staging folder in the place of its target, and removes the save that was there."""
+"""Exchange: replaces a target by a complete staging folder, and removes the earlier save."""
 
 from __future__ import annotations
 

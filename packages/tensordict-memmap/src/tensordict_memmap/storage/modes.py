@@ -1,6 +1,6 @@
-"""File modes: a save is written where only this user reads it, and gets the modes of what it replaces when it is done.
+"""File modes: a save is readable by this user only while it is written, and then gets the modes of what it replaces.
 
-A folder or file that its owner has closed to others stays closed, also while the next save to it is being written.
+A folder or file that other users cannot read therefore stays unreadable for them, also during the next save to it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Optimizers built before `to_module`: a warning at the step of one that holds replaced parameters and misses the new.
+"""Optimizers built before `to_module`: a warning when one steps that holds replaced parameters.
 
-A permanent ``to_module`` replaces the parameters of a module, and an optimizer that was built earlier goes on with the
-replaced ones. Neither the call nor the optimizer can know: the call returns before it is clear whether it becomes a
-``with`` block, and no parameter knows its optimizers. So each swap plan keeps weak references to the parameters that it
-replaced, and a hook that `torch.optim` calls before each step compares them with those of the optimizer.
+A permanent ``to_module`` replaces the parameters of a module, and an optimizer that was built earlier still updates the
+replaced ones. The call itself cannot detect this: it returns before it is known whether it is used as a ``with`` block,
+and a parameter has no reference to its optimizers. Therefore each swap plan keeps weak references to the parameters
+that it replaced, and a hook that `torch.optim` calls before each step compares them with those of the optimizer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensordict_core.extension import annotation, is_compiling
 __all__ = ["NOTED", "Replaced"]
 
 NOTED: Callable[[], None] = lambda: None  # noqa: E731  # stands for the dead reference of a permanent call
-"""The `Replaced.swap` of a module whose parameters were replaced for good, and are noted."""
+"""The `Replaced.swap` of a module whose parameters were replaced permanently and recorded."""
 
 _records: weakref.WeakSet[Replaced] = weakref.WeakSet()
 
@@ -119,7 +119,7 @@ class Replaced:
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """The hook: looks at the modules whose parameters were replaced for good."""
+    """The hook: checks the modules whose parameters were replaced permanently."""
     if is_compiling():
         return
     for record in list(_records):

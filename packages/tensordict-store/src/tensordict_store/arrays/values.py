@@ -119,7 +119,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _equal(loaded: Any, value: Any) -> bool:
-    """Whether JSON returned the very value: it makes lists of tuples and strings of other keys."""
+    """Whether JSON restores the exact value: it converts tuples to lists and other keys to strings."""
     if type(loaded) is not type(value):
         return False
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Layout: the names and values on the server. They are those of the reference implementation, and a few beside them.
+"""Layout: the names and values on the server: those of the reference implementation, and a few additional ones.
 
 A tensordict with the id ``ID`` has a string ``PREFIX:{ID}:d:PATH`` with the bytes of each tensor or the JSON of each
 value, a hash ``PREFIX:{ID}:m:PATH`` with its shape and dtype, and the set ``PREFIX:{ID}:__keys__`` of all paths. Ours

@@ -1,17 +1,18 @@
 """Describe: from the schema of a tensordict to the named tensors and the metadata of a safetensors file.
 
-The structure is one JSON text in the metadata. It is that of the reference, with fields of ours where it has no place
-for something; it ignores those. Tensors go by their nested keys joined with ``.``, the names that state dicts use. Keys
-that would share a name, names that the format cannot hold, complex numbers of a width that it lacks, nested tensors and
-tied weights are told apart in the structure, so any reader finds plain tensors in the file. A node is described as::
+The structure is one JSON text in the metadata. It is that of the reference, with additional fields, which the reference
+ignores. Tensors are named by their nested keys joined with ``.``, as in state dicts. Keys that would have the same
+name, names that the format does not allow, complex numbers of a width that it lacks, nested tensors and tied weights
+are described in the structure, so any reader finds plain tensors in the file. A node is described as::
 
     {"batch_size": [4], "names": ["time"], "class": "<class 'm.C'>", "stack_dim": 0, "keys": {
         "a": {"tensor": "a"}, "z": {"tensor": "z", "dtype": "torch.complex128"}, "b": {"td": {...}},
         "s": {"non_tensor": "hello"}, "t": {"non_tensor": [1], "exact": {"$": "tuple", "items": [1]}}}}
 
-``class`` and ``stack_dim`` are those of tensorclasses and lazy stacks. A lazy stack of equals has its tensors stacked;
-any other has its elements as ``parts``. A structure that says no more than the names do is left out, as in published
-files, and has a digest beside it where it says the batch size besides (``dotted_names.py``).
+``class`` and ``stack_dim`` are those of tensorclasses and lazy stacks. A lazy stack whose elements differ only in
+values has its tensors stacked; any other has its elements as ``parts``. A structure that follows from the names alone
+is omitted, as in published files; if it also has a batch size, a digest of the names is stored with it
+(``dotted_names.py``).
 """
 
 from __future__ import annotations

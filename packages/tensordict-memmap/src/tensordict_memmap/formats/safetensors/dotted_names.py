@@ -1,9 +1,8 @@
 """Dotted names: nested structures that follow from the names of tensors alone, as in published checkpoints.
 
-Names take less time to read than a description of the structure. A save whose names tell the whole structure has no
-description, and a digest of its names, by which a load notices names that were changed. If all nodes share a batch
-size, the digest lies beside the description: a load that finds the digest right uses the names, any other load the
-description.
+Names take less time to read than a description of the structure. A save whose names determine the structure has no
+description but a digest of its names, by which a load detects changed names. If all nodes have the same batch size,
+both are stored: a load uses the names if the digest matches, and the description otherwise.
 """
 
 from __future__ import annotations

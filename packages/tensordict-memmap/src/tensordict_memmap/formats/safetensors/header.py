@@ -1,8 +1,8 @@
 """Header of safetensors files: writer and parser. Nothing here reads or writes a file.
 
 A file is 8 bytes with the length of the header, little-endian; the header, which gives each tensor a dtype, a shape and
-the range of its bytes; then those bytes, without holes (https://github.com/huggingface/safetensors, "Format"). The
-header of a file may come from anyone: every number in it is checked before it is used.
+the range of its bytes; then those bytes, without holes (https://github.com/huggingface/safetensors, "Format"). A file
+may come from an untrusted source: every number in the header is checked before it is used.
 """
 
 from __future__ import annotations

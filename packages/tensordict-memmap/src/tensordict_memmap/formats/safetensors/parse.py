@@ -1,8 +1,8 @@
 """Parser of safetensors saves: from the metadata of a file to a schema, and from its tensors to the leaves of that.
 
-A file may come from anyone: a structure that does not fit the tensors is an error that names the key, no class is
-imported because a file names it, and nothing is unpickled here. Published checkpoints, which have no structure in their
-metadata, become nested tensordicts by the dots in their names (`dotted_names.py`).
+A file may come from an untrusted source: a structure that does not match the tensors raises an error that names the
+key, no class is imported because a file names it, and nothing is unpickled here. Published checkpoints, which have no
+structure in their metadata, become nested tensordicts by the dots in their names (`dotted_names.py`).
 """
 
 from __future__ import annotations
