@@ -157,9 +157,9 @@ def test_locked_values_are_not_replaced(make):
 
 
 def test_a_list_of_another_batch_size_is_not_written_to():
-    stack = NonTensorStack("a", "b")
-    values = stack.data
-    stack.batch_size = [2, 2]
+    td = TensorDict({"n": NonTensorStack("a", "b")}, [2])
+    values = td["n"]
+    td.get("n").batch_size = [2, 2]
     with pytest.raises(RuntimeError, match="read the list again"):
         values[0] = "z"
     ragged = lazy_stack([TensorDict({"n": ["a"]}, [1]), TensorDict({"n": ["b", "c"]}, [2])])

@@ -483,3 +483,25 @@ def test_exported_programs_have_dynamic_batch_sizes() -> None:
     other = TensorDict({"a": torch.rand(9, 3)}, [9])
     result = program.module()(other)
     assert result.batch_size == torch.Size([9]) and result["a"].equal(other["a"] * 2)
+
+
+@pytest.mark.parametrize("content", [{}, {"n": {}}])
+@pytest.mark.parametrize(
+    ("in_dim", "out_dim", "size"), [(0, 0, [3, 4]), (0, 1, [4, 3]), (1, 0, [4, 3]), (1, 1, [3, 4])]
+)
+def test_the_batch_size_of_a_tensordict_without_tensors_is_mapped(content, in_dim, out_dim, size):
+    td = TensorDict(content, [3, 4])
+    alone = torch.vmap(lambda td: td, in_dim, out_dim)(td)
+    beside, _ = torch.vmap(lambda td: (td, torch.ones(2)), in_dim, (out_dim, 0))(td)
+    for mapped in (alone, beside):
+        assert mapped.batch_size == torch.Size(size) and sorted(mapped.keys()) == sorted(content)
+    filled = torch.vmap(lambda td: td.set("x", torch.ones(td.batch_size)), in_dim, 0)(td)
+    assert filled["x"].shape == filled.batch_size == torch.Size([td.batch_size[in_dim], td.batch_size[1 - in_dim]])
+
+
+def test_a_tensordict_without_tensors_is_mapped_beside_a_tensor():
+    td = TensorDict({}, [3])
+    assert torch.vmap(lambda td, x: td.set("x", x))(td, torch.arange(3))["x"].tolist() == [0, 1, 2]
+    assert torch.vmap(lambda td, x: td, (None, 0))(td, torch.arange(2)).batch_size == torch.Size([2, 3])
+    with pytest.raises(ValueError, match="same size"):
+        torch.vmap(lambda td, x: td)(td, torch.arange(4))

@@ -46,7 +46,6 @@ OBSERVED = (
     seen("`alpha=True`", ours="Boolean alpha only supported", text="alpha=True"),
     seen("`td.update_(other)` with keys that `td` lacks", calls="update_(at_)?", ours="KeyError: .key .*not found"),
     seen("`pad_sequence` of tensordicts with other keys", calls="pad_sequence", ours="keys in tensordicts mismatch"),
-    seen("`torch.vmap` over a tensordict without tensors", calls="vmap", ours="at least one Tensor"),
     seen("`td.flatten(end_dim=1)`", calls="flatten|unflatten", kind="result > DimensionError"),
     seen("a dim far out of range in `stack`", calls="(torch[.])?cat", kind="result > DimensionError"),
     seen("`td.repeat_interleave(2, dim)`", calls="repeat_interleave", kind="result > DimensionError"),

@@ -161,3 +161,12 @@ def test_a_lazy_stack_gives_what_the_reference_gives(row: Row) -> None:
 
 def test_a_consolidated_lazy_stack_lies_on_the_cpu(tmp_path: Any) -> None:
     assert_same(consolidated(tmp_path))
+
+
+@pytest.mark.parametrize("second", [{"a": 1}, {"b": 1}, {"a": 1, "b": {}}, {"a": 1, "s": "x"}, {"a": 1, "b": {"c": 1}}])
+def test_whether_elements_have_keys_of_their_own(second: dict[str, Any]) -> None:
+    assert_same(
+        lambda lib: (
+            lib.LazyStackedTensorDict(lib.TensorDict({"a": 1}), lib.TensorDict(second), stack_dim=0)._has_exclusive_keys
+        )
+    )

@@ -175,3 +175,13 @@ STRIDED = {
 @pytest.mark.parametrize("function", STRIDED.values(), ids=STRIDED)
 def test_strided_nested_tensors_are_entries(function: Any) -> None:
     assert_same(lambda lib: function(strided(lib)))
+
+
+@pytest.mark.parametrize("values", [["a", "a"], ["a", "b"], [3, 3], [None, None], [{"k": 1}, {"k": 1}]])
+def test_the_data_of_a_stack_is_the_value_that_all_positions_share(values: list[Any]) -> None:
+    assert_same(lambda lib: lib.NonTensorStack(*values).data)
+    assert_same(lambda lib: hasattr(lib.NonTensorStack(*values), "data"))
+
+
+def test_the_data_of_stacked_values_of_a_batch() -> None:
+    assert_same(lambda lib: torch.stack([lib.NonTensorData("a", batch_size=[2])] * 3).data)

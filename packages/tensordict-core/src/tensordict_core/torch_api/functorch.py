@@ -26,7 +26,7 @@ from tensordict_core.base.meta import Names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, transform_level
 from tensordict_core.torch_api.flatten_context import FlattenContext
-from tensordict_core.torch_api.vmap_inputs import PlainArgument, add_batch_dim, plain_arguments
+from tensordict_core.torch_api.vmap_inputs import PlainArgument, add_batch_dim, hollow_outputs, plain_arguments
 
 __all__ = ["BatchDimChange", "batch_dim_change", "flattens_for_vmap", "register"]
 
@@ -101,6 +101,13 @@ def _for_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
         if unwraps:
             outputs, out_dims, *rest = args
             args = (outputs, _of_one(out_dims, type(outputs)), *rest)
+            # no tensor of them gets the dim
+            hollow = {} if is_compiling() else hollow_outputs(outputs, args[1], rest[1])
+            if None in hollow:
+                return hollow[None]
+            if hollow:
+                results = _flattening(function, args)
+                return tuple(hollow.get(i, result) for i, result in enumerate(results))
         return function(*args) if is_compiling() else _flattening(function, args)
 
     return flatten

@@ -13,7 +13,7 @@ from tensordict_core.base.meta import Meta, names_or_none
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.containers.dense import TensorDict
 
-__all__ = ["PlainArgument", "add_batch_dim", "plain_arguments"]
+__all__ = ["PlainArgument", "add_batch_dim", "hollow_outputs", "plain_arguments"]
 
 add_batch_dim = torch._C._functorch._add_batch_dim
 """Function of torch that hides a dimension of a tensor from a function that is mapped at a level."""
@@ -52,20 +52,59 @@ def plain_arguments(in_dims: Any, args: Sequence[Any]) -> dict[int, PlainArgumen
     for i, (arg, dim) in enumerate(zip(args, dims, strict=False)):
         if type(arg) is TensorDict and (dim is None or (type(dim) is int and 0 <= dim < len(arg._meta.batch_size))):
             leaf = _first_of_plain(arg)
+            if leaf is _NONE:  # torch reads the size of the dimension from a tensor
+                leaf = torch.empty(arg._meta.batch_size, device="meta")
             if leaf is not None:
                 plain[i] = PlainArgument(arg, leaf)
     return plain
 
 
+_NONE: Any = object()
+"""Stands for the first leaf of a tensordict without leaves."""
+
+
 def _first_of_plain(td: TensorDict) -> Any:
-    """The first leaf of a tensordict of plain tensordicts and tensors; ``None`` where it holds anything else."""
-    first = None
+    """The first leaf of a tensordict of plain tensordicts and tensors, or `_NONE`.
+
+    ``None`` where it holds anything else.
+    """
+    first = _NONE
     for child in td._entries.values():
         leaf = child if type(child) in TENSORS else _first_of_plain(child) if type(child) is TensorDict else None
         if leaf is None:
             return None
-        first = leaf if first is None else first
+        first = leaf if first is _NONE else first
     return first
+
+
+def hollow_outputs(outputs: Any, out_dims: Any, size: int) -> dict[int | None, Any]:
+    """The outputs of a mapped function that are tensordicts without leaves, with the dimension that ``vmap`` inserts.
+
+    Args:
+        outputs: What the function returns: an object or a tuple.
+        out_dims: Where the dimension is, for each of them or for all.
+        size: The size of the dimension.
+
+    Returns:
+        The tensordicts by position in a tuple; the one that is not in a tuple, under ``None``.
+    """
+    if type(outputs) is tuple:
+        dims = out_dims if type(out_dims) is tuple else (out_dims,) * len(outputs)
+        parts = zip(outputs, dims, strict=False)
+        return {i: _with_dim(td, dim, size) for i, (td, dim) in enumerate(parts) if _is_hollow(td) and type(dim) is int}
+    return {None: _with_dim(outputs, out_dims, size)} if _is_hollow(outputs) and type(out_dims) is int else {}
+
+
+def _is_hollow(td: Any) -> bool:
+    """Whether an object is a plain tensordict that has no leaves, and no nodes but such tensordicts."""
+    return type(td) is TensorDict and all(map(_is_hollow, td._entries.values()))
+
+
+def _with_dim(td: TensorDict, dim: int, size: int) -> Any:
+    inserted = td.unsqueeze(dim)
+    dims = list(inserted.batch_size)
+    dims[dim] = size
+    return inserted.expand(dims)
 
 
 def _mapped(td: TensorDict, dim: int | None, level: int) -> TensorDict:

@@ -130,6 +130,15 @@ def no_value_operand(name: str, operand: Any) -> TypeError:
     )
 
 
+def several_values(values: Sequence[Any]) -> AttributeError:
+    """The one value of non-tensor data is read, and there are several or none."""
+    return AttributeError(
+        f"data is the value that all positions of a NonTensorStack share, and it has {len(values)} that are not "
+        "unique; read them with tolist()",
+        name="data",
+    )
+
+
 def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = False) -> RuntimeError:
     """Non-tensor data have different batch sizes, or several values are written in place over a single one."""
     if one and list(got) == list(expected):

@@ -360,6 +360,25 @@ class NonTensorStack(NonTensorDataBase):
         # compiled code gets plain lists: Dynamo supports no subclass of list
         return self.tolist() if is_compiling() or not self._meta.batch_size else linked_values(self, holder, key)
 
+    @property
+    def data(self) -> Any:
+        """The value that all positions share; settable.
+
+        Raises:
+            AttributeError: The values differ, or there is none; ``tolist`` returns them.
+
+        >>> NonTensorStack("a", "a").data, hasattr(NonTensorStack("a", "b"), "data")
+        ('a', False)
+        """
+        values = self._rows
+        if not values or not all(same(value, values[0]) for value in values):
+            raise errors.several_values(values)
+        return values[0]
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        NonTensorDataBase._take(self, None, "", value)
+
     def _set_flat(self, flat: list[Any]) -> None:
         self._flat[:] = flat
 

@@ -133,7 +133,7 @@ class PrivateNames(Node):
 
     @property
     def _has_exclusive_keys(self) -> bool:
-        """Whether elements of a lazy stack, this one or a nested one, have different keys.
+        """Whether elements of a lazy stack, this one or a nested one, have different keys of tensors.
 
         >>> from tensordict_core import LazyStackedTensorDict
         >>> stack = LazyStackedTensorDict(TensorDict({"a": 1}), TensorDict({"a": 1, "b": 2}))
@@ -144,7 +144,7 @@ class PrivateNames(Node):
             nodes: Any = self._nodes()
             return any(node._has_exclusive_keys for node in nodes)
         elements: Any = getattr(self, "tensordicts", ())
-        return len({frozenset(element.keys(True)) for element in elements}) > 1
+        return len({frozenset(element.keys(True, True)) for element in elements}) > 1
 
     def _stack_onto_(self, list_item: Sequence[Any], dim: int) -> Self:
         """Write the stack of tensordicts into this one.
