@@ -25,8 +25,9 @@ INSTANCES = {"td", "data", "batch", "params", "stack", "nested", "lazy", "rows",
 
 
 def owner_of(owner: type, name: str) -> type:
-    """Returns the class that defines a member."""
-    return next(base for base in owner.__mro__ if name in vars(base))
+    """Returns the class that defines a member; a class below it may hold it once more."""
+    member = inspect.getattr_static(owner, name)
+    return [base for base in owner.__mro__ if vars(base).get(name) is member][-1]
 
 
 def documented(member: object) -> bool:

@@ -65,6 +65,10 @@ def test_every_public_name_and_every_method_has_a_place():
     assert sorted(methods) == sorted(SHARED)
 
 
+def test_every_method_of_containers_belongs_to_a_topic():
+    assert not [values["names"] for name, _, values in pages() if name == "tensordict-more"]
+
+
 def test_topics_name_what_exists_and_guides_that_exist():
     for package, topics in FUNCTIONS.items():
         for topic in topics:

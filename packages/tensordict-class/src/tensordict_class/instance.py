@@ -398,7 +398,7 @@ class Instance(Forwarding):
             from_flatten: Whether nested keys are joined by dots; by default if a key has a dot.
 
         Raises:
-            StateKeyError: A key is no field, and ``strict`` is true; it is a `KeyError` and a `RuntimeError`.
+            KeyError: A key is no field, and ``strict`` is true; the error is a `RuntimeError`, too.
             RuntimeError: A tensor field that is set is missing, and ``strict`` is true.
 
         >>> from tensordict_class import TensorClass

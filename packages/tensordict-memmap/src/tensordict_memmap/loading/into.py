@@ -93,7 +93,7 @@ def load_into(
         allow_pickle: whether values without a JSON form may be unpickled.
 
     Returns:
-        A report: the loaded keys in ``report.loaded``, the skipped keys with the found and the expected shape in
+        A report with the loaded keys in ``report.loaded``, the skipped keys with their found and expected shape in
         ``report.skipped``, and ``report.missing`` and ``report.unexpected``.
 
     Raises:
