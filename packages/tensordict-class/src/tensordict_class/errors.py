@@ -30,11 +30,11 @@ class ListLengthError(ValueError, RuntimeError):
 
 
 class UnexpectedArgumentError(TypeError, AttributeError):
-    """A constructor got a keyword argument that is no field."""
+    """A constructor got a keyword argument that is not a field."""
 
 
 class StateKeyError(KeyError, RuntimeError):
-    """A state dict has an entry that is no field."""
+    """A state dict has an entry that is not a field."""
 
 
 class UnknownFieldError(AttributeError, ValueError):
@@ -66,7 +66,7 @@ def no_fields() -> NotImplementedError:
 
 
 def unexpected_arguments(cls: type[Any], names: Iterable[str], fields: Iterable[str]) -> UnexpectedArgumentError:
-    """Makes the error for keyword arguments of a constructor that are no fields."""
+    """Makes the error for keyword arguments of a constructor that are not fields."""
     return UnexpectedArgumentError(
         f"{cls.__name__}.__init__() got an unexpected keyword argument {_shown(names)}; its fields are "
         f"{_shown(fields)}: declare it as one of them in the class"
@@ -135,9 +135,9 @@ def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> 
 
 
 def foreign_state(cls: type[Any], names: Iterable[str], fields: Iterable[str]) -> StateKeyError:
-    """Makes the error for entries of a state dict that are no fields."""
+    """Makes the error for entries of a state dict that are not fields."""
     return StateKeyError(
-        f"the state dict has the unexpected entries {_shown(names)}, which are no fields of {cls.__name__}, whose "
+        f"the state dict has the unexpected entries {_shown(names)}, which are not fields of {cls.__name__}, whose "
         f"fields are {_shown(fields)}; remove them, or pass strict=False to ignore them"
     )
 

@@ -133,7 +133,7 @@ def not_a_source(value: Any) -> NotParametersError:
 
 def keys_differ(error: KeyError) -> KeysDifferError:
     """Modules do not have the same parameters."""
-    return KeysDifferError(f"the modules do not have the same parameters, so that no stack holds them: {error.args[0]}")
+    return KeysDifferError(f"the modules do not have the same parameters and cannot be stacked: {error.args[0]}")
 
 
 def exclusive(first: str, second: str, where: str) -> ExclusiveError:
@@ -364,7 +364,7 @@ def same_name(name: str) -> KeyError:
 def cannot_require_grad(keys: Iterable[Any]) -> RuntimeError:
     """Integers and bools take no gradients."""
     return RuntimeError(
-        f"the entries {_list(keys)} are no floating-point tensors and cannot require gradients; call requires_grad_() "
+        f"the entries {_list(keys)} are not floating-point tensors and cannot require gradients; call requires_grad_() "
         "of the module that holds the parameters, which leaves buffers out"
     )
 

@@ -62,7 +62,7 @@ def parse(record: Any, exact: Exact, buffer: Any, nbytes: int, where: str) -> No
     try:
         return parser.node(record, ())
     except RecursionError:
-        raise parser.damaged((), "more nodes in one another than tensordicts can have") from None
+        raise parser.damaged((), "nodes that are nested more deeply than tensordicts can be") from None
 
 
 def parse_extra(text: bytes) -> Exact:
@@ -118,7 +118,7 @@ class _Parser:
         if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in FIELDS[1:]):
             raise self.damaged(key, f"the description {record!r:.100}")
         if len(key) > _DEEPEST:
-            raise self.damaged(key[:3], "more nodes in one another than tensordicts can have")
+            raise self.damaged(key[:3], "nodes that are nested more deeply than tensordicts can be")
         cls, about = record.get("cls"), record["cls_metadata"]
         values = {name: self.value(one, (*key, name)) for name, one in record["non_tensors"].items()}
         inner = {name: self.node(one, (*key, name)) for name, one in record.items() if name not in FIELDS}

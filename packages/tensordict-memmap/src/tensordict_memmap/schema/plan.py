@@ -34,7 +34,7 @@ LAZY = "<class 'tensordict._lazy.LazyStackedTensorDict'>"
 
 
 MOST_NODES = 200
-"""The most nodes in one another that a save holds: each is a folder, and loads walk them by recursion."""
+"""The maximum nesting depth of a save: each level is a folder, and loads traverse the levels by recursion."""
 
 
 def plan(td: Any, key: Path = ()) -> Node:
@@ -82,11 +82,11 @@ def plan(td: Any, key: Path = ()) -> Node:
 
 
 def plan_to_save(td: Any) -> Node:
-    """The schema of a tensordict that is going to be saved, whose nodes are not too many in one another.
+    """Returns the schema of a tensordict to save, after a check that it is not nested too deeply.
 
     Raises:
         TypeError: An entry is of a kind that cannot be saved; the error names its key.
-        ValueError: There are more than 200 nodes in one another; the error names the start of the key.
+        ValueError: It is nested more than 200 levels deep; the error names the start of the key.
 
     >>> from tensordict_core import TensorDict
     >>> list(plan_to_save(TensorDict({"a": torch.zeros(2)})).entries)
@@ -101,7 +101,7 @@ def plan_to_save(td: Any) -> Node:
 
 
 def check_depth(schema: Node) -> None:
-    """Refuses a schema that has more nodes in one another than a load can walk through.
+    """Refuses a schema that is nested more deeply than a load can traverse.
 
     Raises:
         ValueError: It has more than 200.
@@ -121,10 +121,10 @@ def _inside(node: Node) -> Iterable[Node]:
 
 
 def too_deep(key: Path = ()) -> ValueError:
-    """The error for a tensordict with too many nodes in one another."""
+    """The error for a tensordict that is nested too deeply."""
     start = f"the key that starts with {show(key[:3])}" if key else "the tensordict"
     return ValueError(
-        f"{start} has more than {MOST_NODES} nodes in one another, and a save holds at most that many; flatten it with "
+        f"{start} is nested more than {MOST_NODES} levels deep, which a save cannot hold; flatten it with "
         "flatten_keys() and call unflatten_keys() after the load"
     )
 

@@ -434,7 +434,7 @@ def _check_depth_above(target: str, manifest: Manifest) -> None:
     for above, current, part in ownership.ancestor_manifests(target):
         if current.under(part).files and part.count("/") + deepest.count("/") + 2 > MOST_PARTS:
             raise ValueError(
-                f"{target} lies in the save {above}, whose nodes would be more than {MOST_PARTS} in one another; "
+                f"{target} is in the save {above}, which would be nested more than {MOST_PARTS} levels deep; "
                 "save to another folder"
             )
 
