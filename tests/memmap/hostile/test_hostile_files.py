@@ -97,7 +97,7 @@ def test_depth_does_not_matter_in_memory():
 def test_a_lazy_stack_counts_as_a_node(tmp_path, write, name):
     write(LazyStackedTensorDict(nodes(199)), tmp_path / name)
     assert innermost(TensorDict.load(tmp_path / name)[0], 199) == [1, 1]
-    with pytest.raises(ValueError, match="more than 200 nodes"):
+    with pytest.raises(ValueError, match="nested more than 200 levels deep"):
         write(LazyStackedTensorDict(nodes(200)), tmp_path / name)
 
 

@@ -104,7 +104,7 @@ def check_depth(schema: Node) -> None:
     """Refuses a schema that is nested more deeply than a load can traverse.
 
     Raises:
-        ValueError: It has more than 200.
+        ValueError: It has more than 200 levels.
     """
     level: list[Node] = [schema]
     for _ in range(MOST_NODES):
