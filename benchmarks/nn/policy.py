@@ -113,7 +113,7 @@ def ensemble(lib: Any) -> Program:
     policies = [Policy() for _ in range(4)]
     policy = policies[0]
     if lib is None:
-        params: Any = {k: v.detach().requires_grad_() for k, v in stack_module_state(policies)[0].items()}  # type: ignore[arg-type]
+        params: Any = {k: v.detach().requires_grad_() for k, v in stack_module_state(policies)[0].items()}
         trained = list(params.values())
 
         def call(params: Any, obs: Tensor) -> Any:

@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tensordict_store": {"torch", "numpy", "h5py", "zarr", "redis", "pyarrow", "pandas", "streaming"} | CORE_INTERFACE,
     "tensordict": {
         "tensordict_core",
+        "tensordict_core.extension",
         "tensordict_memmap",
         "tensordict_nn",
         "tensordict_nn.distributions",

@@ -140,7 +140,7 @@ def test_what_a_ring_cannot_do_is_refused(path):
 
 @pytest.fixture
 def url():
-    pytest.importorskip("fsspec")
+    pytest.importorskip("fsspec", reason="fsspec is an extra")
     return f"memory://rings/{uuid.uuid4().hex}"
 
 

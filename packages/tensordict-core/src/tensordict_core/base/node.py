@@ -23,29 +23,9 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, SAME, How, IsLeaf
+from tensordict_core.base.views import Lookup
 
 __all__ = ["Node", "is_leaf_tensor"]
-
-
-class Lookup(Mapping[str, Any]):
-    """A mapping view of the entries of a container that keeps no dictionary."""
-
-    __slots__ = ("_node",)
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def __getitem__(self, key: str) -> Any:
-        value = self._node._get(key)
-        if value is None:
-            raise KeyError(key)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._node._keys())
-
-    def __len__(self) -> int:
-        return len(list(self._node._keys()))
 
 
 class Node:

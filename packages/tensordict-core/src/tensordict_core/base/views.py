@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from tensordict_core.base.keys import unravel_key_to_tuple
 if TYPE_CHECKING:
     from tensordict_core.base.rebuild import IsLeaf
 
-__all__ = ["ItemsView", "KeysView", "ValuesView", "ViewOptions"]
+__all__ = ["ItemsView", "KeysView", "Lookup", "ValuesView", "ViewOptions"]
 
 
 def _first(pair: tuple[str, Any]) -> str:
@@ -136,6 +136,27 @@ class _View:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self)})"
+
+
+class Lookup(Mapping[str, Any]):
+    """A mapping view of the entries of a container that keeps no dictionary."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._node._get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._node._keys())
+
+    def __len__(self) -> int:
+        return len(list(self._node._keys()))
 
 
 class KeysView(_View):
