@@ -93,7 +93,8 @@ def test_get_without_a_default_returns_none_or_raises():
 
 def test_each_print_option_adds_or_removes_its_property():
     td = TensorDict({"z": torch.ones(2), "a": {"b": torch.zeros(2, 3)}}, [2])
-    plain = repr(td)
+    with set_printoptions(compact=False):
+        plain = repr(td)
     for option, text in [
         ("show_batch_size", "batch_size="),
         ("show_device", "device=None"),
@@ -109,15 +110,41 @@ def test_each_print_option_adds_or_removes_its_property():
         ("plain", "mean=1, std=0"),
     ]:
         shown = get_printoptions()[option]
-        with set_printoptions(**{option: not shown}):
+        with set_printoptions(**{option: not shown}, compact=False):
             changed = repr(td) + "\n"
         assert (text in plain + "\n", text in changed) == (shown, not shown), option
-    assert repr(td) == plain
+    with set_printoptions(compact=False):
+        assert repr(td) == plain
     with set_printoptions(sort_keys="insertion"):
         assert repr(td).index("z: ") < repr(td).index("a: ")
     assert plain.index("z: ") > plain.index("a: ")
     with set_printoptions(verbose=False):
-        assert "dtype" not in repr(td) and "shape" in repr(td)
+        assert repr(td) == "TensorDict(batch_size=[2], fields={a: {b: [3]}, z: []})"
+
+
+def test_an_option_that_the_compact_form_does_not_have_selects_the_long_form():
+    td = TensorDict({"a": torch.ones(2)})
+    for chosen in ({"show_grad": False}, {"show_shape": True}, {"show_is_shared": False}, {"plain": True}):
+        with set_printoptions(**chosen):
+            assert repr(td).startswith("TensorDict(\n    fields={\n        a: Tensor(")
+        with set_printoptions(**chosen, compact=True):
+            assert repr(td) == "TensorDict(batch_size=[], fields={a: f32[2]})"
+    for chosen in ({"show_device": False}, {"sort_keys": "insertion"}, {"html": False}, {"verbose": True}):
+        with set_printoptions(**chosen):
+            assert repr(td) == "TensorDict(batch_size=[], fields={a: f32[2]})"
+
+
+def test_an_entry_that_does_not_fit_on_the_line_has_lines_of_its_own():
+    names = ["a" * 25, "b" * 25]
+    inner = TensorDict({name: torch.ones(2) for name in names})
+    assert repr(TensorDict({"n": inner, "z": torch.ones(1)})) == (
+        f"TensorDict(batch_size=[], fields={{\n    n: {{{names[0]}: f32[2], {names[1]}: f32[2]}},\n    z: f32[1]}})"
+    )
+    wide = TensorDict({"m": {"n": inner.set("c", torch.ones(1))}})
+    assert repr(wide) == (
+        "TensorDict(batch_size=[], fields={\n    m: {\n        n: {\n"
+        f"            {names[0]}: f32[2],\n            {names[1]}: f32[2],\n            c: f32[1]}}}}}})"
+    )
 
 
 def test_the_compact_form_is_one_line():
@@ -169,9 +196,10 @@ def test_brief_printing_omits_device_and_sharing():
     td = TensorDict({"a": torch.zeros(3)}, [3], device="cpu")
     with set_printoptions(compact=False, verbose=False):
         assert "device" not in repr(td) and "is_shared" not in repr(td) and "batch_size=torch.Size([3])" in repr(td)
-    with set_printoptions(verbose=False, show_device=True):
+    with set_printoptions(verbose=False, show_device=True, compact=False):
         assert "device=cpu" in repr(td) and "dtype" not in repr(td)
-    assert "is_shared=False" in repr(td)
+    with set_printoptions(compact=False):
+        assert "is_shared=False" in repr(td)
 
 
 def test_blocks_that_end_in_another_order_leave_no_value_behind():

@@ -168,8 +168,8 @@ def ragged(first, second):
 
 
 DIFFERENT = {
-    "sizes": ((torch.zeros(3), torch.zeros(4)), "shape=torch.Size([2, 2, -1])"),
-    "ranks": ((torch.zeros(3), torch.zeros(4, 2)), "shape=ragged"),
+    "sizes": ((torch.zeros(3), torch.zeros(4)), "x: f32[-1]"),
+    "ranks": ((torch.zeros(3), torch.zeros(4, 2)), "x: ragged"),
     "kinds": (({"y": torch.zeros(1)}, torch.zeros(3)), "mixed(Tensor, TensorDict)"),
     "values": (("text", torch.zeros(3)), "mixed(NonTensorData, Tensor)"),
     "a value and a node": (("text", {"y": torch.zeros(1)}), "mixed(NonTensorData, TensorDict)"),

@@ -22,6 +22,16 @@ def uneven(lib: Any) -> Any:
     )
 
 
+def instances(lib: Any, count: int) -> list[Any]:
+    class Sample:
+        x: torch.Tensor
+        label: str = "text"
+        more: Any = None
+
+    made = lib.tensorclass(Sample)
+    return [made(x=torch.zeros(2, 1 + i), batch_size=[2]) for i in range(count)]
+
+
 def many(lib: Any, count: int) -> Any:
     return lib.TensorDict({f"k{i}": torch.zeros(3) for i in range(count)}, [3])
 
@@ -44,6 +54,11 @@ CONTAINERS: dict[str, Row] = {
     "nested lazy stack": lambda lib: lib.TensorDict({"x": lib.lazy_stack(rows(lib))}, [2]),
     "uneven lazy stack": uneven,
     "lazy stack of values": lambda lib: lib.lazy_stack([lib.TensorDict({"s": s}) for s in "ab"]),
+    "mapped": lambda lib: lib.TensorDict({"a": torch.zeros(3)}).memmap(),
+    "shared": lambda lib: rows(lib)[0].share_memory_(),
+    "tensorclass": lambda lib: instances(lib, 1)[0],
+    "tensorclass in a tensordict": lambda lib: lib.TensorDict({"c": instances(lib, 1)[0]}),
+    "lazy stack of tensorclasses": lambda lib: lib.LazyStackedTensorDict.lazy_stack(instances(lib, 2)),
     "unbatched tensor": lambda lib: lib.TensorDict({"u": lib.UnbatchedTensor(torch.zeros(7))}, [3]),
     "parameters": lambda lib: lib.TensorDictParams(rows(lib)[0]),
     "nested parameters": lambda lib: lib.TensorDict({"p": lib.TensorDictParams(rows(lib)[0])}, [3]),
@@ -58,6 +73,7 @@ CONTAINERS: dict[str, Row] = {
 }
 
 OPTIONS: dict[str, dict[str, Any]] = {
+    "the default": {},
     "compact": {"compact": True},
     "compact and brief": {"compact": True, "verbose": False},
     "insertion": {"compact": True, "sort_keys": "insertion"},
@@ -76,6 +92,6 @@ def test_containers_print_alike(made, options):
         with lib.set_printoptions(**options):
             return repr(td)
 
-    if made is CONTAINERS["parameters without shape"] and not options.get("compact"):
+    if made is CONTAINERS["parameters without shape"] and not options.get("compact", not options):
         pytest.skip("torch refuses to tell a shape")
     assert_same(printed)

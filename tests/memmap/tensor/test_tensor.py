@@ -325,7 +325,7 @@ def test_numpy_and_the_handler_share_the_memory(path):
     made.numpy()[0, 0] = 42
     array = made.handler.array()
     assert isinstance(array, np.memmap) and array.view(np.float32)[0] == 42
-    assert not made.is_shared() and made.share_memory_() is made
+    assert made.is_shared() and made.share_memory_() is made
     assert made.handler.filename == path
     with pytest.raises(RuntimeError, match="no file"):
         MemoryMappedTensor.zeros(2).filename  # noqa: B018  # asking is what raises

@@ -17,7 +17,6 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.options import print_compactly
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from tensordict_core.base.registry.pickle_names import register_pickle_names
 from tensordict_core.base.registry.torch_functions import implements
@@ -98,7 +97,6 @@ __all__ = [
     "may_fuse",
     "on_exit",
     "operations",
-    "print_compactly",
     "register_pickle_names",
     "register_type",
     "register_value_writer",

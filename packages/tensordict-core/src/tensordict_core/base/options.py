@@ -24,7 +24,6 @@ __all__ = [
     "get_defaults_to_none",
     "get_printoptions",
     "list_to_stack",
-    "print_compactly",
     "set_capture_non_tensor_stack",
     "set_get_defaults_to_none",
     "set_list_to_stack",
@@ -47,7 +46,7 @@ PRINT_DEFAULTS: Final[dict[str, Any]] = {
     "show_storage_size": False,
     "plain": False,
     "sort_keys": "alphabetical",
-    "compact": False,
+    "compact": True,
     "html": True,
 }
 
@@ -64,16 +63,6 @@ _DETAILS: Final = frozenset(PRINT_DEFAULTS) - {
     "show_dtype",
     "sort_keys",
 }
-
-
-def print_compactly() -> None:
-    """Make the compact form the default, before a program selects one; `tensordict-suite` does, as its release does.
-
-    >>> from tensordict_core.base.options import PRINT_DEFAULTS
-    >>> PRINT_DEFAULTS["compact"]
-    False
-    """
-    PRINT_DEFAULTS["compact"] = True
 
 
 class _Options:
@@ -243,16 +232,20 @@ class set_printoptions(Setting):
             ``show_is_shared`` for tensordicts; ``show_shape``, ``show_field_device``, ``show_dtype``,
             ``show_field_is_shared``, ``show_grad``, ``show_is_contiguous``, ``show_is_view``, ``show_storage_size`` for
             entries; ``plain`` adds the mean and the standard deviation of each entry; ``sort_keys`` is
-            ``"alphabetical"``, ``"insertion"`` or the key function of a sort; ``compact`` prints one short line;
-            ``html`` enables the collapsible view in notebooks.
+            ``"alphabetical"``, ``"insertion"`` or the key function of a sort; ``compact`` selects the compact
+            form, which is the default unless an option is given that only the long form has; ``html`` enables the
+            collapsible view in notebooks.
 
     Raises:
         TypeError: An option is unknown.
         ValueError: ``sort_keys`` is another string.
 
-    >>> with set_printoptions(compact=True):
-    ...     print(TensorDict({"a": torch.zeros(3, 4), "b": {"c": torch.ones(3)}}, [3]))
-    TensorDict(batch_size=[3], fields={a: f32[4], b: {c: f32[]}})
+    >>> with set_printoptions(show_device=False, show_field_is_shared=False, show_is_shared=False):
+    ...     print(TensorDict({"a": torch.zeros(3, 4)}, [3]))
+    TensorDict(
+        fields={
+            a: Tensor(shape=torch.Size([3, 4]), device=cpu, dtype=torch.float32)},
+        batch_size=torch.Size([3]))
     """
 
     _option = "printing"
@@ -313,6 +306,6 @@ def get_printoptions() -> dict[str, Any]:
     """Return the options that `set_printoptions` takes, with their values.
 
     >>> get_printoptions()["compact"]
-    False
+    True
     """
     return dict(current.printing)

@@ -244,7 +244,7 @@ class Properties(Node):
         return all(leaf.is_floating_point() for leaf in self._leaves())
 
     def is_shared(self) -> bool:
-        """Return whether all leaves are in shared memory or on CUDA, which processes share.
+        """Return whether all leaves are in shared memory or on CUDA, which processes share; mapped files do not count.
 
         Without tensors, whether all non-tensor values are; of an empty tensordict, whether ``share_memory_`` was called
         and it is locked since.
@@ -261,7 +261,7 @@ class Properties(Node):
         for leaf in leaves:
             if not (type(leaf) is Tensor or isinstance(leaf, Tensor)) or not (leaf.is_cuda or in_shared_memory(leaf)):
                 return False
-        return True
+        return not self.is_memmap()
 
     @property
     def is_cuda(self) -> bool:

@@ -388,12 +388,12 @@ class MemoryMappedTensor(Filled, Views):
         self._mapping.flush()
 
     def is_shared(self) -> bool:
-        """Always False: the memory is mapped, and not shared memory of torch; see ``TensorDict.is_memmap``.
+        """Whether the tensor maps a file that its writes reach, so that processes which map the file see them.
 
-        >>> MemoryMappedTensor.ones(3).is_shared()
-        False
+        >>> MemoryMappedTensor.ones(3).is_shared(), MemoryMappedTensor.ones(3, filename="x.memmap").is_shared()
+        (False, True)
         """
-        return False
+        return self.writes_to is not None
 
     def share_memory_(self) -> Self:
         """Returns the tensor itself, whose memory is already shared."""

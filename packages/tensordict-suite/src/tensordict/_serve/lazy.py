@@ -133,17 +133,10 @@ def _fetch(module: str, owner: str, name: str) -> object:
         if error.name == owner:
             raise absent from None
         raise  # a dependency of the owner is missing
-    _print_as_the_release()
     try:
         return getattr(home, name)
     except AttributeError:
         raise absent from None
-
-
-def _print_as_the_release() -> None:
-    """Makes the compact form of ``repr`` the default, as it is in the release that this package stands in for."""
-    if "tensordict_core" in sys.modules:
-        import_module("tensordict_core.extension").print_compactly()
 
 
 def _exists(lookup: Callable[[str], object], name: str) -> bool:

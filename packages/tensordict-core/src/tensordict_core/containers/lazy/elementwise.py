@@ -14,14 +14,17 @@ import torch
 from tensordict_core.base import errors
 from tensordict_core.base.meta import names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.options import PRINT_DEFAULTS
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.ops.io.compact import mixed
 from tensordict_core.ops.io.format import describe, in_braces, indented
 
 __all__ = ["LazyElementwise"]
+
+_DETAILS = ("show_grad", "show_is_contiguous", "show_is_view", "show_storage_size", "plain")
+"""The print options whose values only the stacked tensor has."""
 
 
 def _each(name: str, changes: bool = False) -> Any:
@@ -261,24 +264,23 @@ class LazyElementwise(TensorDictBase, abstract=True):
 
     def _describe(self: Any, key: str) -> str:
         column = [td._peek(key) for td in self.tensordicts]
-        if not any(is_leaf_tensor(entry) for entry in column):
+        if kinds := mixed(column):
+            return kinds
+        first = column[0]
+        if not is_leaf_tensor(first):
             try:
                 return repr(self._get(key))
-            except RuntimeError:  # nodes of several kinds or batch sizes, which no one entry stands for
-                return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"
-        first = column[0]
-        if not all(is_leaf_tensor(entry) for entry in column):
-            return f"mixed({', '.join(sorted({type(entry).__name__ for entry in column}))})"
+            except RuntimeError:  # nodes of several batch sizes, which no one entry stands for
+                return f"mixed({type(first).__name__})"
         try:
             shape: Any = self._shape_of(key)
         except RuntimeError:  # not even their numbers of dimensions agree
             shape = "ragged"
         dtype = first.dtype if len({entry.dtype for entry in column}) == 1 else "mixed"
-        if options.printing is not PRINT_DEFAULTS and dtype != "mixed" and shape != "ragged" and -1 not in shape:
-            return describe(self._get(key))  # details of the stacked tensor are asked for
-        return (
-            f"{type(first).__name__}(shape={shape}, device={first.device}, dtype={dtype}, is_shared={self.is_shared()})"
-        )
+        stacks = dtype != "mixed" and shape != "ragged" and -1 not in shape
+        if stacks and any(options.printing[detail] for detail in _DETAILS):
+            return describe(self._get(key))
+        return describe(first, shape=shape, dtype=dtype, is_shared=self.is_shared())
 
     def _exclusive_keys(self: Any) -> dict[int, list[str]]:
         """Return for each element the keys that not all of them have, if it has some."""

@@ -5,6 +5,7 @@ An entry is its dtype and its own dimensions, ``f32[4]``; a nested tensordict is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,10 +14,9 @@ from torch.nn.parameter import is_lazy
 
 from tensordict_core.base.node import is_leaf_tensor
 from tensordict_core.base.options import current
-from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["compact", "ordered"]
+__all__ = ["compact", "mixed", "ordered"]
 
 _WIDTH = 80
 _INDENT = 4
@@ -66,19 +66,23 @@ def ordered(node: Any) -> list[str]:
 
 def _fields(node: Any, device: torch.device) -> dict[str, Any]:
     """Return what is printed for each entry: a text, or what stands before the braces and the entries in them."""
-    fields = {key: _entry(node, key, device) for key in ordered(node)}
-    unset = dict.fromkeys(node._unset_fields(), "None")
-    return dict(sorted({**fields, **unset}.items(), key=lambda field: f"{field[0]}:")) if unset else fields
+    return {
+        **{key: _entry(node, key, device) for key in ordered(node)},
+        **dict.fromkeys(node._unset_fields(), "None"),
+    }
 
 
 def _entry(node: Any, key: str, device: torch.device) -> Any:
     inmost = node._inmost()
     # of a lazy stack the first element shows the kind of entry: the entries of all may not stack
-    value = inmost.tensordicts[0]._get(key) if inmost._is_lazy_stack else node._get(key)
+    value = (inmost.tensordicts[0] if inmost._is_lazy_stack else node)._peek(key)
+    if inmost._is_lazy_stack and (kinds := mixed(td._peek(key) for td in inmost.tensordicts)):
+        return kinds
     if is_leaf_tensor(value):
-        return _leaf(value, _own_shape(node, key, value), device)
+        at = device if inmost._reads_copy else value.device  # a stand-in is on the device "meta"
+        return _leaf(value, _own_shape(node, key, value), f"@{at}" if at.type != device.type else "")
     if isinstance(value, Tensor):  # an unbatched one
-        return _leaf(value, value.shape, device)
+        return _leaf(value, value.shape, "")
     if value._is_opaque:
         held = value._entry_value() if type(value) is containers.non_tensor else value
         return type(held).__name__
@@ -86,10 +90,24 @@ def _entry(node: Any, key: str, device: torch.device) -> Any:
     if inmost._is_lazy_stack:
         try:
             value = node._get(key)
-        except RuntimeError:  # the nodes differ in kind or batch size
-            return type(value).__name__
+        except RuntimeError:  # the nodes differ in batch size
+            return f"mixed({type(value).__name__})"
     size = value._meta.batch_size[len(node._meta.batch_size) :]
     return kind + (_sizes(size) if size else ""), _fields(value, device)
+
+
+def mixed(column: Iterable[Any]) -> str:
+    """Return the text for an entry that is of another kind in other elements of a lazy stack; empty if it is not.
+
+    >>> mixed([torch.zeros(1), TensorDict()])
+    'mixed(Tensor, TensorDict)'
+    """
+    entries = list(column)
+    kinds = {
+        "tensor" if isinstance(entry, Tensor) else "value" if entry._is_opaque else type(entry).__name__
+        for entry in entries
+    }
+    return f"mixed({', '.join(sorted({type(entry).__name__ for entry in entries}))})" if len(kinds) > 1 else ""
 
 
 def _own_shape(node: Any, key: str, value: Tensor) -> Any:
@@ -97,18 +115,17 @@ def _own_shape(node: Any, key: str, value: Tensor) -> Any:
     if is_lazy(value):
         return (-1,)
     try:
-        shape = node._shape_of(key) if node._inmost()._is_lazy_stack else shape_of(value)
+        shape = node._shape_of(key)
     except RuntimeError:  # not even the numbers of dimensions agree
         return None
     return shape[len(node._meta.batch_size) :]
 
 
-def _leaf(value: Tensor, shape: Any, device: torch.device) -> str:
+def _leaf(value: Tensor, shape: Any, elsewhere: str) -> str:
     options = current.printing
     if shape is None:
         return "ragged"
     dtype = _short_dtype(value.dtype) if options["show_dtype"] else ""
-    elsewhere = f"@{value.device}" if value.device.type != device.type else ""
     return dtype + (_sizes(shape) if options["show_shape"] else "") + elsewhere
 
 

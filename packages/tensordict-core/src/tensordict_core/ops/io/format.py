@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.node import Node
-from tensordict_core.base.options import PRINT_DEFAULTS, current
+from tensordict_core.base.options import current
 from tensordict_core.base.predicates import in_shared_memory
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.ops.io import html
@@ -35,32 +35,35 @@ def in_braces(entries: Iterable[str]) -> str:
     return "{" + (",".join(indented(f"\n{entry}") for entry in entries) or "\n") + "}"
 
 
-def describe(value: Any) -> str:
+def describe(value: Any, **known: Any) -> str:
     """Return the printed form of one entry.
+
+    Args:
+        value: The entry; of a lazy stack, that of the first element, which stands for all.
+        **known: The ``shape``, ``dtype`` and ``is_shared`` to print, where they are not those of the value; further
+            details are left out then.
 
     >>> describe(torch.zeros(2))
     'Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)'
     """
     if not isinstance(value, Tensor):
         return repr(value)
-    kind = type(value).__name__
-    if current.printing is PRINT_DEFAULTS:
-        shared = in_shared_memory(value)
-        return f"{kind}(shape={shape_of(value)}, device={value.device}, dtype={value.dtype}, is_shared={shared})"
-    return f"{kind}({', '.join(_properties(value, current.printing))})"
+    return f"{type(value).__name__}({', '.join(_properties(value, current.printing, known))})"
 
 
-def _properties(value: Tensor, options: dict[str, Any]) -> list[str]:
+def _properties(value: Tensor, options: dict[str, Any], known: dict[str, Any]) -> list[str]:
     """Return the printed properties of a tensor that the print options select."""
     said = []
     if options["show_shape"]:
-        said.append(f"shape={shape_of(value)}")
+        said.append(f"shape={known['shape'] if known else shape_of(value)}")
     if options["show_field_device"]:
         said.append(f"device={value.device}")
     if options["show_dtype"]:
-        said.append(f"dtype={value.dtype}")
+        said.append(f"dtype={known['dtype'] if known else value.dtype}")
     if options["show_field_is_shared"]:
-        said.append(f"is_shared={in_shared_memory(value)}")
+        said.append(f"is_shared={known['is_shared'] if known else in_shared_memory(value)}")
+    if known:
+        return said
     if options["show_grad"]:
         said.append(f"requires_grad={value.requires_grad}")
     if options["show_is_contiguous"]:
@@ -91,9 +94,13 @@ class Representation(Node):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return the entries and the metadata.
+        """Return the metadata and the entries: their dtypes and their shapes after the batch dimensions.
 
-        >>> print(TensorDict({"a": torch.zeros(2)}, [2]))
+        >>> TensorDict({"a": torch.zeros(2, 3), "b": {"c": torch.ones(2)}}, [2])
+        TensorDict(batch_size=[2], fields={a: f32[3], b: {c: f32[]}})
+        >>> from tensordict_core import set_printoptions
+        >>> with set_printoptions(compact=False):
+        ...     print(TensorDict({"a": torch.zeros(2)}, [2]))
         TensorDict(
             fields={
                 a: Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)},
