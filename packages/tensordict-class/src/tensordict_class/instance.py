@@ -438,6 +438,10 @@ class Instance(Forwarding):
         ...     x: torch.Tensor
         ...     label: str | None = None
         >>> Point(torch.zeros(2))
+        Point(batch_size=[], fields={x: f32[2], label: None})
+        >>> from tensordict_core import set_printoptions
+        >>> with set_printoptions(compact=False):
+        ...     print(Point(torch.zeros(2)))
         Point(
             x=Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False),
             label=None,
