@@ -8,18 +8,19 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tensordict_core import TensorDict
+from tensordict_core import TensorDict, is_tensorclass
 from tensordict_core.extension import Index, Meta, Node
-from tensordict_store.arrays.dtypes import numpy_dtype
+from tensordict_store.arrays.dtypes import as_array, numpy_dtype
 from tensordict_store.arrays.group import Target
 
 __all__ = ["facts_of", "memmap_in_blocks", "prepared_tensor", "reader"]
 
-_BLOCK = 1 << 26
-"""Bytes that are copied at once from one store to another."""
+_BLOCK = 1 << 24
+"""Bytes that are copied at once from one store to another; blocks of this size use the same memory again."""
 
 
 def facts_of(meta: Meta) -> dict[str, Any]:
@@ -81,9 +82,19 @@ def _shapes(node: Any) -> TensorDict:
     for key, entry in node._peek_items():
         if not isinstance(entry, Node):
             out.set(key, torch.zeros((), dtype=entry.dtype).expand(entry.shape))
+        elif type(entry) is type(node):
+            out.set(key, _shapes(entry))
+        elif (inner := _inner(entry)) is not None:
+            out.set(key, type(entry)._from_disk_form({}, {"_tensordict": _shapes(inner)}))
         else:
-            out.set(key, _shapes(entry) if type(entry) is type(node) else entry)
+            out.set(key, entry)
     return out
+
+
+def _inner(node: Any) -> Any:
+    """Return the tensordict of a tensorclass; ``None`` for non-tensor data."""
+    form = node._disk_form() if is_tensorclass(node) else None
+    return None if form is None else form[1]["_tensordict"]
 
 
 def _fill(target: Any, node: Any) -> None:
@@ -91,13 +102,28 @@ def _fill(target: Any, node: Any) -> None:
         if isinstance(entry, Node):
             if type(entry) is type(node):
                 _fill(target.get(key), entry)
+            elif (inner := _inner(entry)) is not None:
+                _fill(_inner(target.get(key)), inner)
             continue
         leaf, read = target.get(key), reader(node, key)
         if not entry.ndim:
             leaf.copy_(read(slice(None)))
             continue
-        for start, stop in _blocks(entry.shape, entry.dtype):
-            leaf[start:stop].copy_(read(slice(start, stop)))
+        if not entry.numel():
+            continue
+        row = entry.shape[1:].numel() * entry.dtype.itemsize
+        # written past the mapping: a new page of a mapped file costs a fault, and its zeros are written first
+        with open(leaf.filename, "r+b", buffering=0) as file:
+            for start, stop in _blocks(entry.shape, entry.dtype):
+                _write_at(file.fileno(), leaf.offset + start * row, as_array(read(slice(start, stop))))
+
+
+def _write_at(file: int, offset: int, values: np.ndarray[Any, Any]) -> None:
+    """Write an array into an open file; what is written lies in the mappings of the file too."""
+    data = memoryview(values.reshape(-1).view(np.uint8))
+    while data:
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def _blocks(shape: torch.Size, dtype: torch.dtype, unit: int = 1) -> Iterator[tuple[int, int]]:
