@@ -1,4 +1,8 @@
-"""`collate` for a ``DataLoader``: stacks the tensordicts of samples, also those inside tuples and mappings."""
+"""`collate` for a ``DataLoader``: stacks the tensordicts of samples, also those inside tuples and mappings.
+
+A worker of a ``DataLoader`` sends its batch through shared memory. There, leaves are stacked into one shared block, so
+the batch is copied once and its pickle holds one file descriptor, however many leaves it has.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node
+from tensordict_core.base.rebuild import How
 from tensordict_core.containers.collection import TensorCollection
+from tensordict_core.containers.dense import TensorDict
+from tensordict_core.ops.io.pickling import over_buffer
+from tensordict_core.ops.parallel.packing import is_plain, packed_size, slots_of, unpack
 from tensordict_core.ops.shape.combine import maybe_dense_stack
 from tensordict_core.torch_api.padding import pad_tensors
 
@@ -67,6 +75,8 @@ def collate(
     >>> collate([(TensorDict({"a": torch.ones(2)}), 0), (TensorDict({"a": torch.ones(2)}), 1)])[1]
     tensor([0, 1])
     """
+    if pad_keys is None and nested_keys is None and mask_key is None:  # the usual call
+        return _collate(batch, {}, [], None)
     pads = {unravel_key_to_tuple(key): value for key, value in (pad_keys or {}).items()}
     nested = [unravel_key_to_tuple(key) for key in nested_keys or ()]
     if mask_key is not None and not pads:
@@ -82,7 +92,7 @@ def _collate(batch: Any, pads: dict[Any, float], nested: list[Any], mask_key: Ne
         return batch
     first = batch[0]
     if isinstance(first, Node):
-        return _collate_nodes(batch, pads, nested, mask_key) if pads or nested else maybe_dense_stack(batch)
+        return _collate_nodes(batch, pads, nested, mask_key) if pads or nested else _stack(batch)
     if isinstance(first, Tensor):
         return torch.stack(batch)
     if isinstance(first, Mapping):
@@ -141,8 +151,55 @@ def _entry(sample: Any, key: Any) -> Tensor:
     return value
 
 
+def _stack(samples: list[Any]) -> Any:
+    """Stack tensordicts; in a worker of a ``DataLoader``, into one block of shared memory where they allow it."""
+    if get_worker_info() is None:
+        return maybe_dense_stack(samples)
+    first = samples[0]
+    same = all(_same_structure(first, sample) for sample in samples)
+    columns = list(zip(*[sample._leaves() for sample in samples], strict=True)) if same else []
+    if not columns or not all(map(_is_column, columns)):
+        return maybe_dense_stack(samples)
+    n = len(samples)
+    places = slots_of([column[0].expand(n, *column[0].shape) for column in columns])
+    buffer = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(packed_size(places)))
+    how = How(size=lambda size: torch.Size((n, *size)), names=lambda own: None if own is None else (None, *own))
+    result = unpack(first._rebuild(iter(places), how), buffer)
+    for column, leaf in zip(columns, result._leaves(), strict=True):
+        torch.stack(column, out=leaf)
+    return over_buffer(result, buffer)
+
+
+def _same_structure(one: Any, other: Any) -> bool:
+    """Return whether both are dense tensordicts of tensors with the same keys and metadata."""
+    if type(one) is not TensorDict or type(other) is not TensorDict:
+        return False
+    mine, theirs = one._meta, other._meta
+    if (mine.batch_size, mine.device, mine.names) != (theirs.batch_size, theirs.device, theirs.names):
+        return False
+    if [*one._entries] != [*other._entries]:
+        return False
+    return all(
+        (type(a) is Tensor and type(b) is Tensor) or _same_structure(a, b)
+        for a, b in zip(one._entries.values(), other._entries.values(), strict=True)
+    )
+
+
+def _is_column(column: tuple[Tensor, ...]) -> bool:
+    """Return whether tensors are plain, on the CPU and of one shape and dtype, and need no gradient."""
+    first = column[0]
+    return all(
+        is_plain(leaf)
+        and leaf.is_cpu
+        and not leaf.requires_grad
+        and leaf.dtype == first.dtype
+        and leaf.shape == first.shape
+        for leaf in column
+    )
+
+
 def _default_collate(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
-    return maybe_dense_stack(batch)
+    return _stack(batch)
 
 
 # a DataLoader without a collate_fn of ours stacks tensordicts too: https://pytorch.org/docs/stable/data.html#working-with-collate-fn

@@ -106,9 +106,13 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     >>> stack(tds, 1)["a"].shape
     torch.Size([3, 2])
     """
-    nodes = _nodes(input, "stack")
-    first = nodes[0]
-    size = first._meta.batch_size
+    result: N = _stack_nodes(_nodes(input, "stack"), dim)
+    return result if out is None else _write_all("stack", result, out)
+
+
+def _stack_nodes(nodes: list[Any], dim: int) -> Any:
+    """Stack nodes; an error if their batch sizes differ."""
+    size = nodes[0]._meta.batch_size
     for node in nodes:
         if node._meta.batch_size != size:
             i = [node._meta.batch_size == size for node in nodes].index(False)
@@ -116,8 +120,7 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
                 f"stacking tensordicts requires them to have congruent batch sizes, and tensordict {i} has "
                 f"{list(node._meta.batch_size)} where tensordict 0 has {list(size)}; expand or index them to one"
             )
-    result: N = _stack_same(nodes, normal_dim(dim, size, extra=1))
-    return result if out is None else _write_all("stack", result, out)
+    return _stack_same(nodes, normal_dim(dim, size, extra=1))
 
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
@@ -257,7 +260,7 @@ def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) ->
 
 def _maybe_dense(nodes: list[Any], dim: int) -> Any:
     try:
-        return stack(nodes, dim)
+        return _stack_nodes(nodes, dim)
     except errors.StackError:
         keys = list(nodes[0]._keys())
         below = [key for key in keys if all(isinstance(node._peek(key), Node) for node in nodes)]
