@@ -2,8 +2,8 @@
 
 ``nn.Module.__call__`` looks for hooks, which takes two frames and longer than reading and writing an entry. A module is
 *bare* if it has no hook, was not compiled by its ``compile`` and inherits ``__call__``; then its ``forward`` is called.
-`watched` is true while global hooks exist (``torch.nn.modules.module.register_module_forward_hook`` and others), or
-while a tool replaces ``nn.Module.__call__``, as ``torch.fx`` does when it traces; then no module is called directly.
+No module is called directly while global hooks exist (``torch.nn.modules.module.register_module_forward_hook`` and
+others), or while a tool replaces ``nn.Module.__call__``, as ``torch.fx`` does when it traces.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from torch.nn.modules import module as registry
 
 from tensordict_core.extension import Node, constant_when_traced
 
-__all__ = ["CALL", "goes_straight", "is_bare", "only_forwards", "selects", "traces_straight", "watched"]
+__all__ = [
+    "CALL",
+    "has_global_hooks",
+    "has_no_hooks",
+    "has_selected_keys",
+    "may_call_forward",
+    "may_trace_forward",
+    "only_forwards",
+]
 
 CALL: Any = nn.Module.__call__
 
@@ -26,27 +34,27 @@ _backward_pre = registry._global_backward_pre_hooks
 _backward = registry._global_backward_hooks
 
 
-def watched() -> bool:
+def has_global_hooks() -> bool:
     """Whether there are global hooks, or ``nn.Module.__call__`` is replaced.
 
-    >>> watched()
+    >>> has_global_hooks()
     False
     """
     return bool(_forward_pre or _forward or _backward_pre or _backward) or nn.Module.__call__ is not CALL
 
 
 # Dynamo checks no hooks when a compiled function is called, and a check here would slow down each of these calls
-constant_when_traced(watched)
+constant_when_traced(has_global_hooks)
 
 
-def is_bare(own: dict[str, Any]) -> bool:
+def has_no_hooks(own: dict[str, Any]) -> bool:
     """Whether a module, given by its ``__dict__``, has no hook of its own and was not compiled by its ``compile``.
 
     >>> layer = torch.nn.Linear(1, 1)
-    >>> is_bare(layer.__dict__)
+    >>> has_no_hooks(layer.__dict__)
     True
     >>> _ = layer.register_forward_hook(print)
-    >>> is_bare(layer.__dict__)
+    >>> has_no_hooks(layer.__dict__)
     False
     """
     return not (
@@ -58,38 +66,39 @@ def is_bare(own: dict[str, Any]) -> bool:
     )
 
 
-def goes_straight(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
+def may_call_forward(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call only passes one container to ``forward``, which is given as that of the class.
 
     >>> layer = torch.nn.Linear(1, 1)
-    >>> goes_straight(layer, torch.nn.Linear.forward, (TensorDict({}),))
+    >>> may_call_forward(layer, torch.nn.Linear.forward, (TensorDict({}),))
     True
-    >>> goes_straight(layer, torch.nn.Linear.forward, (torch.zeros(1),))
+    >>> may_call_forward(layer, torch.nn.Linear.forward, (torch.zeros(1),))
     False
     >>> layer.forward = abs
-    >>> goes_straight(layer, torch.nn.Linear.forward, (TensorDict({}),))
+    >>> may_call_forward(layer, torch.nn.Linear.forward, (TensorDict({}),))
     False
     """
-    if len(args) != 1 or not isinstance(args[0], Node) or watched():
+    if len(args) != 1 or not isinstance(args[0], Node) or has_global_hooks():
         return False
     return only_forwards(module, forward)
 
 
-def traces_straight(module: Any, tensordict: Any) -> bool:
+def may_trace_forward(module: Any, tensordict: Any) -> bool:
     """Whether a call with a container runs no hooks, in code that Dynamo traces.
 
-    >>> traces_straight(torch.nn.Linear(1, 1), TensorDict({})), traces_straight(torch.nn.Linear(1, 1), torch.zeros(1))
+    >>> layer = torch.nn.Linear(1, 1)
+    >>> may_trace_forward(layer, TensorDict({})), may_trace_forward(layer, torch.zeros(1))
     (True, False)
     """
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     # Dynamo guards types that several modules read at each compiled call, so only this module reads it
-    return not hooks and isinstance(tensordict, Node) and not watched()
+    return not hooks and isinstance(tensordict, Node) and not has_global_hooks()
 
 
-def selects(module: Any) -> bool:
+def has_selected_keys(module: Any) -> bool:
     """Whether a hook selects output keys; the read makes Dynamo guard against a later selection.
 
-    >>> selects(torch.nn.Linear(1, 1))
+    >>> has_selected_keys(torch.nn.Linear(1, 1))
     False
     """
     return getattr(module, "_out_keys_source", None) is not None
@@ -102,4 +111,4 @@ def only_forwards(module: Any, forward: Any) -> bool:
     True
     """
     own = module.__dict__
-    return type(module).forward is forward and "forward" not in own and is_bare(own)
+    return type(module).forward is forward and "forward" not in own and has_no_hooks(own)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tensordict_core.extension import constant_when_traced
 
-__all__ = ["Form", "KeyList", "parsed", "written"]
+__all__ = ["Form", "KeyList", "decoded", "encoded"]
 
 
 class Form(NamedTuple):
@@ -29,7 +29,7 @@ class Form(NamedTuple):
         strict: Whether a missing input is an error before the call.
         has_get_kwargs: Whether ``get`` takes arguments.
         has_method_kwargs: Whether there are, or may be, arguments for each call.
-        straight: Whether a call without hooks does only this: the module does not override ``forward`` and selects no
+        is_plain: Whether a call without hooks does only this: the module does not override ``forward`` and selects no
             output keys.
     """
 
@@ -41,13 +41,13 @@ class Form(NamedTuple):
     strict: Any
     has_get_kwargs: bool
     has_method_kwargs: bool
-    straight: bool
+    is_plain: bool
 
 
-def written(*form: Any) -> str:
+def encoded(*form: Any) -> str:
     """Encodes the fields of a form as a string.
 
-    >>> written(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True))
+    >>> encoded(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True))
     '[["a", ["b", "c"]], ["d"], null, true, null, false, false, false, true]'
     """
     return json.dumps(form)
@@ -60,14 +60,14 @@ def _loaded(text: str) -> tuple[Any, ...]:
 
 
 # Dynamo knows the strings while it traces, and need not trace how they are encoded and decoded
-constant_when_traced(written)
+constant_when_traced(encoded)
 constant_when_traced(_loaded)
 
 
-def parsed(text: str) -> tuple[Any, ...]:
+def decoded(text: str) -> tuple[Any, ...]:
     """Decodes the fields of a form.
 
-    >>> parsed(written(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True)))
+    >>> decoded(encoded(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True)))
     (['a', ('b', 'c')], ['d'], None, True, None, False, False, False, True)
     """
     in_keys, out_keys, *options = _loaded(text)
@@ -84,27 +84,27 @@ class KeyList(list[Any]):
 
     Args:
         keys: The list.
-        tell: Called after each change.
+        notify: Called after each change.
 
-    >>> keys, told = ["a"], []
-    >>> KeyList(keys, lambda: told.append(len(keys))).append("b")
-    >>> keys, told
+    >>> keys, changes = ["a"], []
+    >>> KeyList(keys, lambda: changes.append(len(keys))).append("b")
+    >>> keys, changes
     (['a', 'b'], [2])
     """
 
-    __slots__ = ("_source", "_tell")
+    __slots__ = ("_notify", "_source")
 
-    def __init__(self, keys: list[Any], tell: Callable[[], None]) -> None:
+    def __init__(self, keys: list[Any], notify: Callable[[], None]) -> None:
         super().__init__(keys)
         self._source = keys
-        self._tell = tell
+        self._notify = notify
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copies and pickles are plain lists, which have no owner."""
         return list, (list(self),)
 
 
-def _telling(name: str) -> Callable[..., Any]:
+def _notifying(name: str) -> Callable[..., Any]:
     """Makes a method that changes a list, then the list that it was made from."""
     change = getattr(list, name)
 
@@ -112,13 +112,13 @@ def _telling(name: str) -> Callable[..., Any]:
     def changed(self: KeyList, *args: Any, **kwargs: Any) -> Any:
         result = change(self, *args, **kwargs)
         self._source[:] = self
-        self._tell()
+        self._notify()
         return result
 
     return changed
 
 
 for _name in ("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"):
-    setattr(KeyList, _name, _telling(_name))
+    setattr(KeyList, _name, _notifying(_name))
 for _name in ("__delitem__", "__iadd__", "__imul__", "__setitem__"):
-    setattr(KeyList, _name, _telling(_name))
+    setattr(KeyList, _name, _notifying(_name))

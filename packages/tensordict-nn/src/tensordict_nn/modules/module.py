@@ -25,15 +25,22 @@ from tensordict_nn.modules.base import (
     format_module,
     require_inputs,
 )
-from tensordict_nn.modules.calls import CALL, goes_straight, is_bare, only_forwards, selects, traces_straight
+from tensordict_nn.modules.calls import (
+    CALL,
+    has_no_hooks,
+    has_selected_keys,
+    may_call_forward,
+    may_trace_forward,
+    only_forwards,
+)
 from tensordict_nn.modules.dispatch import dispatch
-from tensordict_nn.modules.form import Form, KeyList, parsed, written
+from tensordict_nn.modules.form import Form, KeyList, decoded, encoded
 from tensordict_nn.modules.skipping import may_skip, skips
 
 __all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step", "traced_step"]
 
 # The attributes that a call depends on, see `form`.
-_TOLD = frozenset(
+_FORM_ATTRIBUTES = frozenset(
     ("_in_keys", "_out_keys", "_out_keys_source", "_arguments", "inplace", "method", "strict", "_lent", "forward")
 )
 _POLICIES = "True, False or 'empty'"
@@ -111,33 +118,33 @@ class TensorDictModule(TensorDictModuleBase):
         self.method_kwargs = method_kwargs
         self.strict = strict
         self._get_kwargs = get_kwargs or {}
-        self._describe()
+        self._update_form()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets an attribute, and updates the form of calls."""
         super().__setattr__(name, value)
-        if name in _TOLD and "_form" in self.__dict__:
-            self._describe()
+        if name in _FORM_ATTRIBUTES and "_form" in self.__dict__:
+            self._update_form()
 
     def __delattr__(self, name: str) -> None:
         """Removes an attribute, and updates the form of calls."""
         super().__delattr__(name)
-        if name in _TOLD:
-            self._describe()
+        if name in _FORM_ATTRIBUTES:
+            self._update_form()
 
-    def _describe(self) -> None:
+    def _update_form(self) -> None:
         """Updates the form of calls, see `form`."""
         out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
         inplace = self.inplace if self.inplace == "empty" else bool(self.inplace)
         options = (self._arguments, inplace, self.method, self.strict, bool(self._get_kwargs), self._lent)
         own = self.__dict__
-        straight = type(self) is TensorDictModule and "forward" not in own and self._out_keys_source is None
-        own["_form"] = form = Form(self._in_keys, out_keys, *options, straight)
-        own["_text"] = written(*form)
+        is_plain = type(self) is TensorDictModule and "forward" not in own and self._out_keys_source is None
+        own["_form"] = form = Form(self._in_keys, out_keys, *options, is_plain)
+        own["_text"] = encoded(*form)
 
-    def _told(self) -> Any:
+    def _current_form(self) -> Any:
         """Returns the form of the module; for Dynamo from the string, which needs one guard."""
-        return parsed(self._text) if is_compiling() else self._form
+        return decoded(self._text) if is_compiling() else self._form
 
     @property
     def in_keys(self) -> Keys:
@@ -146,7 +153,7 @@ class TensorDictModule(TensorDictModuleBase):
         >>> TensorDictModule(lambda a, *, b: a - b, in_keys={"a": "x", "b": ("n", "y")}, out_keys=["z"]).in_keys
         ['x', ('n', 'y')]
         """
-        return self._in_keys if is_compiling() else KeyList(self._in_keys, self._describe)
+        return self._in_keys if is_compiling() else KeyList(self._in_keys, self._update_form)
 
     @in_keys.setter
     def in_keys(self, value: Any) -> None:
@@ -159,7 +166,7 @@ class TensorDictModule(TensorDictModuleBase):
         >>> TensorDictModule(lambda x: (x, x), in_keys=["x"], out_keys=["y", "z"]).select_out_keys("z").out_keys
         ['z']
         """
-        return self._out_keys if is_compiling() else KeyList(self._out_keys, self._describe)
+        return self._out_keys if is_compiling() else KeyList(self._out_keys, self._update_form)
 
     @out_keys.setter
     def out_keys(self, value: Any) -> None:
@@ -185,10 +192,10 @@ class TensorDictModule(TensorDictModuleBase):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs `forward` and the hooks."""
         if is_compiling():
-            form = parsed(self._text)
-            if form[-1] and len(args) == 1 and not kwargs and traces_straight(self, args[0]):
+            form = decoded(self._text)
+            if form[-1] and len(args) == 1 and not kwargs and may_trace_forward(self, args[0]):
                 return _run(self, form, args[0], None, kwargs, False)
-        elif not kwargs and goes_straight(self, _FORWARD, args):
+        elif not kwargs and may_call_forward(self, _FORWARD, args):
             return _run(self, self._form, args[0], None, kwargs, True)
         return super().__call__(*args, **kwargs)
 
@@ -211,7 +218,7 @@ class TensorDictModule(TensorDictModuleBase):
         """
         if args:
             raise errors.too_many_arguments(self, len(args) + 1, ["tensordict"])
-        return _run(self, self._told(), tensordict, tensordict_out, kwargs, False)
+        return _run(self, self._current_form(), tensordict, tensordict_out, kwargs, False)
 
     def _write_to_tensordict(
         self, tensordict: Any, tensors: Sequence[Any], tensordict_out: Any = None, out_keys: Iterable[Any] | None = None
@@ -281,10 +288,10 @@ def step(owner: Any, tensordict: Any) -> Any:
 def traced_step(owner: Any, tensordict: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a module of any kind while Dynamo traces; each attribute read here adds a guard to compiled calls."""
     if isinstance(owner, TensorDictModule):
-        form = parsed(owner._text)
-        if form[-1] and not kwargs and traces_straight(owner, tensordict):
+        form = decoded(owner._text)
+        if form[-1] and not kwargs and may_trace_forward(owner, tensordict):
             return _run(owner, form, tensordict, None, kwargs, False)
-    selects(owner)
+    has_selected_keys(owner)
     return owner(tensordict, **kwargs)
 
 
@@ -320,7 +327,7 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
         require_inputs(_called(owner), _absent(owner, values), tensordict)
     if method is not None:
         module = getattr(module, method)
-    elif directly and type(module).__call__ is CALL and is_bare(module.__dict__):
+    elif directly and type(module).__call__ is CALL and has_no_hooks(module.__dict__):
         module = module.forward
     if has_method_kwargs:
         kwargs = {**owner._method_kwargs, **kwargs}

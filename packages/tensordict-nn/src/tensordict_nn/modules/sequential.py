@@ -11,7 +11,7 @@ from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
 from tensordict_core.extension import Node, is_compiling
 from tensordict_nn import errors
 from tensordict_nn.modules.base import Keys, TensorDictModuleBase, as_keys
-from tensordict_nn.modules.calls import goes_straight, selects, watched
+from tensordict_nn.modules.calls import has_global_hooks, has_selected_keys, may_call_forward
 from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.modules.module import TensorDictModule, WrapModule, step, traced_step
 from tensordict_nn.modules.skipping import may_skip, skips
@@ -142,8 +142,8 @@ class TensorDictSequential(TensorDictModuleBase):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs `forward` and the hooks."""
         if is_compiling():
-            selects(self)
-        elif goes_straight(self, _FORWARD, args):
+            has_selected_keys(self)
+        elif may_call_forward(self, _FORWARD, args):
             return self._forward(args[0], **kwargs) if kwargs else self._forward(args[0], None)
         return super().__call__(*args, **kwargs)
 
@@ -187,7 +187,7 @@ class TensorDictSequential(TensorDictModuleBase):
             for module in modules._modules.values():
                 td = traced_step(module, td, kwargs)
             return td
-        if kwargs or watched():
+        if kwargs or has_global_hooks():
             for module in modules._modules.values():
                 td = module(td, **kwargs)
             return td
