@@ -96,25 +96,36 @@ def test_elements_are_appended_inserted_and_extended(dim):
         td.lock_().append(extra)
 
 
+def test_the_elements_of_a_stack_have_one_device():
+    here, anywhere = TensorDict(a=1, device="cpu"), TensorDict(a=1)
+    for make in (lazy_stack, lambda tds: LazyStackedTensorDict(*tds)):
+        with pytest.raises(RuntimeError, match="devices differ, got cpu and None"):
+            make([here, anywhere])
+    for td, other in ((lazy_stack([here]), anywhere), (lazy_stack([anywhere]), here)):
+        with pytest.raises(ValueError, match="Devices differ"):
+            td.append(other)
+    assert torch.stack([here, anywhere]).device == torch.device("cpu")
+
+
 @pytest.mark.parametrize("index", [0, 1, 2, 99, -1, -99])
 @pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("kind", ["plain", "named", "on a device", "of several sizes", "of several devices", "empty"])
+@pytest.mark.parametrize("kind", ["plain", "named", "on a device", "of several sizes", "empty"])
 def test_a_stack_that_grew_is_one_that_was_made_of_its_elements(kind, dim, index):
     sizes = [3, 4] if kind == "of several sizes" else [3, 3]
-    devices = {"on a device": ["cpu", "cpu"], "of several devices": ["cpu", None]}.get(kind, [None, None])
+    device = "cpu" if kind == "on a device" else None
     names = ["time"] if kind == "named" else None
 
-    def element(size, device=None, names=None):
+    def element(size):
         return TensorDict({"a": torch.zeros(size, 2)}, [size], device=device, names=names)
 
-    tds = [element(*one, names) for one in zip(sizes, devices, strict=True)]
+    tds = [element(size) for size in sizes]
     stack_name = "stack" if kind == "named" else None
     td = LazyStackedTensorDict(
         *([] if kind == "empty" else tds), stack_dim=dim, batch_size=[3], stack_dim_name=stack_name
     )
-    td.insert(index, element(3, None, names))
-    td.append(element(3, None, names))
-    td.extend([element(3, None, names), element(3, "cpu", names)])
+    td.insert(index, element(3))
+    td.append(element(3))
+    td.extend([element(3), element(3)])
     made = LazyStackedTensorDict(*td.tensordicts, stack_dim=dim, stack_dim_name=stack_name)
     assert (td.batch_size, td.device, td.names) == (made.batch_size, made.device, made.names)
     assert td.batch_size[dim] == len(td.tensordicts)
@@ -169,8 +180,6 @@ def test_names_stand_with_the_elements_and_the_stack_dim():
 def test_a_device_moves_the_elements():
     td = LazyStackedTensorDict(TensorDict({"a": 1}), device="cpu")
     assert td.device == td.tensordicts[0].device == torch.device("cpu")
-    mixed = LazyStackedTensorDict(TensorDict({"a": 1}, device="cpu"), TensorDict({"a": 1}))
-    assert mixed.device is None
 
 
 def test_hooks_are_called_on_reads_and_writes():
@@ -243,12 +252,23 @@ def test_dense_forms():
 
 def test_batch_sizes_change_beside_the_stack_dim_only():
     td = even()
-    td.batch_size = [2]
+    td = td.to(batch_size=[2])
     assert td.tensordicts[0].batch_size == () and td["a"].shape == (2, 3, 4)
     td.auto_batch_size_()
     assert td.batch_size == (2, 3)
     with pytest.raises(RuntimeError, match="stack dim"):
-        td.batch_size = []
+        td.to(batch_size=[])
+
+
+def test_the_batch_size_of_a_stack_cannot_be_set():
+    td = even()
+    td.batch_size = [2, 3]
+    for size in ([2], [], [2, 3, 4]):
+        with pytest.raises(RuntimeError, match="Modifying the batch size of a lazy representation"):
+            td.batch_size = size
+    dense = td.to_tensordict()
+    dense.batch_size = [2]
+    assert dense.batch_size == (2,)
 
 
 def test_update_takes_elements_from_another_stack():

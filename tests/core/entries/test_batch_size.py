@@ -142,7 +142,8 @@ def test_a_device_is_unset_set_by_the_leaves_and_survives_operations() -> None:
     assert td.auto_device_().device == torch.device("cpu")
     mixed = TensorDict({"a": torch.zeros(3), "b": torch.zeros(3, device="meta")}, [3])
     assert mixed.auto_device_().device is None
-    assert torch.stack([td, td.clone().clear_device_()]).device is None
+    assert torch.stack([td, td.clone().clear_device_()]).device == torch.device("cpu")
+    assert torch.stack([td.clone().clear_device_(), td]).device is None
 
 
 def test_in_place_writes_copy_between_devices_and_keep_the_tensor() -> None:

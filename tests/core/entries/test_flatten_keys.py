@@ -44,9 +44,10 @@ def test_flatten_and_unflatten_keys_in_place():
     assert set(td.keys()) == {"a", "b.c", "b.d.e", "s"}
     assert td.unflatten_keys(".", inplace=True) is td
     assert set(td.keys(True, True)) == {"a", ("b", "c"), ("b", "d", "e")} and td["s"] == "text"
-    for method in (td.lock_().flatten_keys, td.unflatten_keys):
+    for method in (td.lock_().flatten_keys, td.flatten_keys().lock_().unflatten_keys):
         with pytest.raises(RuntimeError, match="locked"):
             method(".", inplace=True)
+    assert td.unflatten_keys(".", inplace=True) is td  # no key has the separator
 
 
 @pytest.mark.parametrize("inplace", [False, True])

@@ -101,7 +101,7 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
         # a nested tensordict with fewer batch dimensions is copied (shallowly) with those of its parent
         value = value._clone(False)
         try:
-            value.batch_size = size
+            value._change_batch_size(size)
         except RuntimeError as error:
             error.add_note(f"while storing it under key {key!r}")
             raise

@@ -107,7 +107,7 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
     try:
         size = torch.Size(batch_size)
     except TypeError:
-        raise TypeError(
+        raise errors.BatchSizeError(
             f"{batch_size!r} is not a batch size, which is an integer or a sequence of integers; pass sizes such as [3]"
         ) from None
     for n in size:

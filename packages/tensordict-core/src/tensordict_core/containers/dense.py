@@ -353,8 +353,7 @@ class TensorDict(TensorDictBase):
         if names is not None:
             same = all([item._meta.names == names for item in items])
             names = (*names[:dim], None, *names[dim:]) if same else None
-        if device is not None and any([item._meta.device != device for item in items]):
-            device = None
+        # torch stacks tensors of one device only, so that of the first holds for all
         return cls._make(entries, Meta(torch.Size(size), device, names))
 
     @classmethod

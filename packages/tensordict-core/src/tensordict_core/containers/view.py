@@ -226,8 +226,8 @@ class SubTensorDict(CustomContainer):
     def _change_batch_size(self, size: torch.Size) -> None:
         if size != self._meta.batch_size:
             raise RuntimeError(
-                f"the batch size of a view is what its index selects, {list(self._meta.batch_size)}, and cannot be set "
-                f"to {list(size)}; clone() the view to have a tensordict of its own"
+                f"Modifying the batch size of a lazy representation of a tensordict is not permitted, got {list(size)} "
+                f"for a view of batch size {list(self._meta.batch_size)}; clone() it to have a tensordict of its own"
             )
 
     @property

@@ -260,7 +260,7 @@ class Casting(DtypeCasts):
             self._set_meta(result._meta)
             result = self
         if batch_size is not None:
-            result.batch_size = as_batch_size(batch_size)
+            result._change_batch_size(as_batch_size(batch_size))
         return cast(Self, _cast_from(self, result))
 
     def _moved(

@@ -39,7 +39,13 @@ class Properties(Node):
 
     @batch_size.setter
     def batch_size(self, value: Sequence[int] | int) -> None:
-        self._change_batch_size(as_batch_size(value))
+        size = as_batch_size(value)
+        if self._is_lazy_stack and size != self._meta.batch_size:
+            raise errors.StackDimError(
+                f"Modifying the batch size of a lazy representation of a tensordict is not permitted, got {list(size)} "
+                f"for {list(self._meta.batch_size)}; make the lazy stack dense first with to_tensordict()"
+            )
+        self._change_batch_size(size)
 
     def _change_batch_size(self, size: torch.Size) -> None:
         old = self._meta
@@ -321,7 +327,7 @@ class Properties(Node):
         >>> TensorDict({"a": {"b": {"c": 1}}}).depth
         2
         """
-        return max(map(len, self._leaf_keys()), default=1) - 1
+        return max(_levels(self), 0)
 
     def bytes(self, *, count_duplicates: bool = True) -> int:
         """Return the size of all leaves in bytes, with their gradients and the offsets of nested tensors.
@@ -366,6 +372,16 @@ class Properties(Node):
         return _addresses(self, storage)
 
 
+def _levels(node: Any) -> int:
+    """Return the number of levels below a node that hold a tensor or a value; -1 if it holds none itself."""
+    if node._is_lazy_stack and node._inmost() is node:
+        return max(map(_levels, node.tensordicts), default=-1)
+    levels = [
+        0 if is_leaf_tensor(value) or value._is_opaque else _levels(value) + 1 or -1 for _, value in node._items()
+    ]
+    return max(levels, default=-1)
+
+
 def _bytes(leaf: Tensor) -> int:
     """Return the size of a leaf and its gradient in bytes, with the offsets and lengths of a jagged tensor."""
     parts = [leaf]
@@ -391,4 +407,4 @@ def _addresses(node: Any, storage: bool) -> Any:
     stacked = inmost._is_lazy_stack
     items = ((str(i), td) for i, td in enumerate(inmost.tensordicts)) if stacked else node._items()
     found = ((key, _addresses(value, storage)) for key, value in items)
-    return containers.dense({key: address for key, address in found if address is not None})
+    return containers.dense({key: address for key, address in found if address is not None}, device="cpu")

@@ -138,7 +138,7 @@ def _check_options(block_size: int, max_chain: int) -> None:
 def _path_of(base: Any) -> str:
     """The path of a base, which may be a tensordict that was loaded from it."""
     if isinstance(base, TensorCollection):
-        saved = base.saved_path
+        saved = getattr(base, "saved_path", None)
         if saved is None:
             raise ValueError("the tensordict given as base= has no saved_path; pass the path that it was saved to")
         base = saved

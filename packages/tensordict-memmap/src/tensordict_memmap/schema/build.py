@@ -123,7 +123,7 @@ def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
     elif isinstance(node, Parts):
         for part in node.parts.values():
             fill(part, open_leaf, saved=saved)
-    if isinstance(node, Dense | Value) or origin._meta.device is not None:
+    if isinstance(node, Dense | Value) or origin._is_lazy_stack or origin._meta.device is not None:
         meta = origin._meta
         origin._set_meta(Meta(meta.batch_size, torch.device("cpu"), meta.names))
     if saved is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tensordict_core.base.errors.types import (
     DimensionError,
     IndexCountError,
+    NotASourceError,
     NotAValueError,
     NotIterableError,
     OperandError,
@@ -175,7 +176,7 @@ def no_value_source(source: Any) -> TypeError:
 
 def not_a_source(source: Any) -> TypeError:
     """The source of an update is neither a tensordict nor a mapping."""
-    return TypeError(
+    return NotASourceError(
         f"a source of type {type(source).__name__} has no entries; pass a tensordict or a mapping, or use "
         "set(key, value) for one entry or td[index] = value for all entries"
     )
@@ -290,6 +291,14 @@ def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
     )
 
 
+def exclusive_keys(what: str, keys: Mapping[int, Sequence[str]]) -> RuntimeError:
+    """Some elements of a lazy stack have keys that others lack, and all elements make one result."""
+    return RuntimeError(
+        f"{what} cannot complete when there are exclusive keys: elements of the lazy stack have {dict(keys)}, which "
+        "others lack; exclude them, or convert each of the tensordicts"
+    )
+
+
 def mixed_column(key: Any) -> RuntimeError:
     """Some elements of a lazy stack hold a tensor under a key, others a nested tensordict."""
     return RuntimeError(
@@ -362,6 +371,14 @@ def not_expandable(key: Any, shape: Any, target: Any) -> RuntimeError:
     return RuntimeError(
         f"key {key!r} has shape {list(shape)} and cannot be expanded to its counterpart of shape {list(target)}; only "
         "sizes of 1 expand, so use repeat to copy rows, or unsqueeze to line the dimensions up"
+    )
+
+
+def devices_differ(first: Any, other: Any) -> RuntimeError:
+    """The elements of a lazy stack have different devices."""
+    return RuntimeError(
+        f"devices differ, got {first} and {other} for the elements of a lazy stack; move them to one device, or leave "
+        "their devices unset with clear_device_()"
     )
 
 

@@ -6,6 +6,7 @@ An ``except`` clause for any of the bases catches them. `errors` has the functio
 from __future__ import annotations
 
 __all__ = [
+    "BatchSizeError",
     "DimensionError",
     "ExistingKeyError",
     "InPlaceShapeError",
@@ -13,6 +14,7 @@ __all__ = [
     "KeyThroughLeafError",
     "NoLimitError",
     "NotAKeyError",
+    "NotASourceError",
     "NotAValueError",
     "NotAnIndexError",
     "NotIterableError",
@@ -67,6 +69,14 @@ class OperandError(TypeError, AttributeError):
 
 class NoLimitError(ValueError, TypeError, RuntimeError):
     """Values are to be limited, and no limit is given."""
+
+
+class NotASourceError(TypeError, AttributeError, RuntimeError):
+    """The source of an update has no entries."""
+
+
+class BatchSizeError(TypeError, ValueError):
+    """A value is not a batch size."""
 
 
 class SourceError(TypeError, ValueError):

@@ -142,6 +142,9 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         target = as_device(device)
         if target is not None:
             tds = [td if td._meta.device == target else td.to(target) for td in tds]
+        for td in tds:
+            if td._meta.device != tds[0]._meta.device:
+                raise errors.devices_differ(tds[0]._meta.device, td._meta.device)
         inner = tds[0]._meta.batch_size if tds else as_batch_size(batch_size)
         dims = len(inner) + 1
         if not -dims <= stack_dim < dims:
@@ -286,7 +289,12 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         if self.tensordicts and (td._meta.names or (None,) * len(new)) != (names or (None,) * len(new)):
             raise errors.names_differ(names, td._meta.names, len(new))
         device = self._meta.device
-        return td if device is None or td._meta.device == device else td.to(device)
+        if self.tensordicts and td._meta.device != device:
+            raise errors.SizeError(
+                f"Devices differ: this lazy stack has the device {device}, and the new element {td._meta.device}; move "
+                "the element with to() first"
+            )
+        return td
 
     # entries ---------------------------------------------------------------------------------------------------------
 

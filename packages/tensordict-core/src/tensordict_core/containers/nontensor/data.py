@@ -164,6 +164,14 @@ class NonTensorData(NonTensorDataBase):
     def _clone(self, recurse: bool) -> Self:
         return self._shared_with(self._make(self._value, self._meta, self._metadata), recurse)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the value, a function.
+
+        >>> NonTensorData(len)([1, 2])
+        2
+        """
+        return self._value(*args, **kwargs)
+
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(data={self._value}, batch_size={self._meta.batch_size}, device={self._meta.device})"

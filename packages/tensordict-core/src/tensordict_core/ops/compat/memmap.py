@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 import torch
 from torch import Tensor
@@ -404,10 +404,13 @@ class MemmapStubs(Node):
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_consolidated").is_consolidated(self))
 
     @property
-    def saved_path(self) -> Path | None:
+    def saved_path(self) -> Path:
         """The folder that this tensordict is mapped onto, or ``None``.
 
         >>> TensorDict({"a": torch.ones(3)}, [3]).memmap("run").saved_path.name
         'run'
         """
-        return None if self._annotations is None else self._annotations.get("saved_path")
+        path = None if self._annotations is None else self._annotations.get("saved_path")
+        if path is None:
+            raise AttributeError("the tensordict has no saved path; memmap(path) gives one that has")
+        return cast(Path, path)

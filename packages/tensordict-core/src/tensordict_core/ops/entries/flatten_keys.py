@@ -230,7 +230,7 @@ class KeyFlattening(Node):
         tensor(2)
         """
         if inplace:
-            if self._locked:
+            if self._locked and any(separator in key for key in self._keys()):
                 raise errors.locked("unflatten_keys(inplace=True)")
             self._unflatten_(separator)
             self._set_exit(lambda td: td.flatten_keys(separator, inplace=True))

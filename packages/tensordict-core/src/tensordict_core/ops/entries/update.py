@@ -281,5 +281,7 @@ class Updating(InPlaceUpdating):
             raise ValueError("replace takes one dictionary or values by name, not both; pass one of them")
         if not args and not kwargs:
             return self
+        if args and args[0] is None:
+            raise errors.not_a_source(None)
         out = self._clone(False)
         return out.update(args[0] if args else kwargs)

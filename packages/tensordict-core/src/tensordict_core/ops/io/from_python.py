@@ -57,7 +57,7 @@ def sized(td: Any, options: BuildOptions) -> Any:
     if batch_size is not None:
         if batch_dims is not None:
             raise errors.two_ways("batch_size", "batch_dims", "the batch size")
-        td.batch_size = batch_size
+        td._change_batch_size(as_batch_size(batch_size))
     elif auto_batch_size or (batch_dims is not None and auto_batch_size is None):
         td.auto_batch_size_(batch_dims)
     if names is not None:

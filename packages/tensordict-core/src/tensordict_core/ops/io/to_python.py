@@ -84,6 +84,12 @@ def of_class(cls: type[Any], td: Any, nested: bool = False) -> Any:
     return made.lock_() if td._locked else made
 
 
+def _refuse_exclusive_keys(node: Any, what: str) -> None:
+    """Raise an error for a lazy stack some of whose elements have keys that the result would lack."""
+    if node._is_lazy_stack and node._inmost() is node and (own := node._exclusive_keys()):
+        raise errors.exclusive_keys(what, own)
+
+
 class Conversion(Node):
     """``to_dict``, ``from_dict`` and the other conversions."""
 
@@ -105,6 +111,7 @@ class Conversion(Node):
         {'a': [0.0, 0.0], 'b': {'c': 'text'}}
         """
         convert = _checked(convert_tensors)
+        _refuse_exclusive_keys(self, "to_dict")
         out: dict[str, Any] = {}
         for key, value in self._items():
             if not isinstance(value, Node):
@@ -155,6 +162,7 @@ class Conversion(Node):
         >>> TensorDict({"a": torch.zeros(2), "s": "text"}).numpy()
         {'a': array([0., 0.], dtype=float32), 's': 'text'}
         """
+        _refuse_exclusive_keys(self, "numpy")
         out = {}
         for key, value in self._items():
             if isinstance(value, Tensor):
@@ -206,6 +214,7 @@ class Conversion(Node):
         >>> TensorDict({"a": torch.zeros(1), "b": {"c": 1}}).to_namedtuple().b.c
         tensor(1)
         """
+        _refuse_exclusive_keys(self, "to_namedtuple")
         values = {}
         for key, value in self._items():
             if isinstance(value, Node):

@@ -234,6 +234,9 @@ def lazy_stack(
         for i, node in enumerate(nodes):
             if node._meta.batch_size != first._meta.batch_size:
                 raise errors.elements_differ(i, node._meta.batch_size, first._meta.batch_size)
+    for node in nodes:
+        if node._meta.device != first._meta.device:
+            raise errors.devices_differ(first._meta.device, node._meta.device)
     result = type(first)._lazy(nodes, at)
     if stack_dim_name is not None:
         names = list(result.names)
