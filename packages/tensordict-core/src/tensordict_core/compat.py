@@ -1,8 +1,8 @@
-"""Compatibility: small public functions and constants for programs that import them from below the public names.
+"""Compatibility: public functions and constants that programs import from private modules of the reference.
 
-Published programs import a handful of functions that belong to no container: a strict ``zip``, the batch size that an
-index leaves, a timer by name, functions by version of a module. Here they are public, under plain names;
-``tensordict-suite`` serves them under the names that those programs use.
+Published programs import a few functions that belong to no container: a strict ``zip``, the batch size of an indexed
+tensordict, a timer by name, functions by version of a module. They are public here, under plain names;
+``tensordict-suite`` provides them under the names that those programs use.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ zip_strict = functools.partial(zip, strict=True)
 
 
 def batch_size_after(batch_size: torch.Size, index: Any) -> torch.Size:
-    """Return the batch size that an index leaves.
+    """Return the batch size of the result of an index.
 
     Args:
         batch_size: The batch size.
@@ -114,7 +114,7 @@ def is_key_or_keys(value: Any) -> bool:
 
 
 def key_path(value: Any) -> tuple[str, ...]:
-    """Return a nested key as a flat tuple, and the empty tuple for anything that is no key, such as an index.
+    """Return a nested key as a flat tuple, and the empty tuple for any other value, such as an index.
 
     >>> key_path(("a", ("b",))), key_path(0), key_path(("a", 0))
     (('a', 'b'), (), ())
@@ -145,13 +145,13 @@ def shape_of(value: Any) -> torch.Size:
 
 
 def as_bool(text: str) -> bool:
-    """Return the truth value that a string spells, as environment variables and configurations have it.
+    """Return the truth value of a string, as in environment variables and configurations.
 
     Args:
         text: One of y, yes, t, true, on, 1, n, no, f, false, off and 0, in any case.
 
     Raises:
-        ValueError: The string spells neither.
+        ValueError: The string is none of these.
 
     >>> as_bool("yes"), as_bool("0")
     (True, False)
@@ -165,7 +165,7 @@ def as_bool(text: str) -> bool:
 
 
 class timeit:
-    """Adds up the time that blocks and functions of a name take; a context manager and a decorator.
+    """Adds up the times of blocks and functions under a name; a context manager and a decorator.
 
     Args:
         name: The name under which the times are added up.
@@ -223,15 +223,15 @@ class timeit:
 
 
 class implement_for:
-    """Decorator that chooses among functions of one name by the installed version of a module.
+    """Decorator that selects one of several functions of the same name by the installed version of a module.
 
     Args:
         module_name: The module, or a function that imports and returns it.
-        from_version: The first version that the function is for; by default any.
-        to_version: The first version that it is no longer for; by default none.
+        from_version: The first version for which the function is used; by default any.
+        to_version: The first version for which it is not used any more; by default none.
 
     Raises:
-        ModuleNotFoundError: A function is called and none is for the installed version.
+        ModuleNotFoundError: A function is called, and there is none for the installed version.
 
     >>> @implement_for("torch", None, "2.0")
     ... def backend(): return "old"

@@ -1,7 +1,7 @@
-"""What tests of containers need: the suite that every container must pass, and strategies that make examples.
+"""Tests of containers: the suite that every container must pass, and hypothesis strategies that make examples.
 
-It needs pytest, and the strategies need hypothesis: ``pip install tensordict-core[testing]``. Nothing else in this
-distribution imports it.
+The suite requires pytest, and the strategies require hypothesis: ``pip install tensordict-core[testing]``. No other
+module of this distribution imports them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configuration of the container suite: how to make the container under test, and flags for what it cannot do."""
+"""Configuration of the container suite: how to make the container under test, and flags for unsupported features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH = (2, 3)
 
 
 class ContainerCase:
-    """Makes the containers of the suite; a test class overrides `wrap`, and the flags that do not hold for it.
+    """Makes the containers of the suite; a test class overrides `wrap`, and the flags of features that it lacks.
 
     >>> class TestMine(ContainerCase):
     ...     def wrap(self, td):

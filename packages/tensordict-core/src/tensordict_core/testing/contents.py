@@ -1,8 +1,8 @@
 """Contents of a container in a form that all containers share: position by position, key by key.
 
-A container of batch size ``[2, 3]`` is six rows, and a row is a dictionary from paths to tensors and values. Ragged
-stacks have no dense form, but they have rows; so laws about rows ("what indexing selects are these rows, unchanged")
-hold for every container and are what the suite tests.
+A container of batch size ``[2, 3]`` has six rows, and a row is a dictionary from paths to tensors and values. Ragged
+stacks have no dense form, but they have rows. Therefore the suite tests properties of rows, such as that indexing
+selects certain rows unchanged, which hold for every container.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Examples for property tests: batch sizes, tensordicts of them, and indices that fit.
 
-They are strategies for hypothesis, small on purpose: a law that fails, fails on little.
+The strategies for hypothesis make small examples on purpose, so that a failing property fails on a small one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def batch_sizes(*, min_dims: int = 0, max_dims: int = 3, min_size: int = 0) -> s
 
 @st.composite
 def tensors(draw: Any, batch_size: torch.Size) -> Tensor:
-    """Tensors that start with a batch size, numbered so that every element is told from the others."""
+    """Tensors whose shape starts with a batch size, numbered so that all elements differ."""
     shape = (*batch_size, *draw(st.lists(st.integers(1, 3), max_size=2)))
     dtype = draw(st.sampled_from(_DTYPES))
     start = draw(st.integers(-3, 3))

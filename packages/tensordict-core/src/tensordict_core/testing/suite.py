@@ -19,9 +19,9 @@ class ContainerSuite(
 ):
     """The tests of containers, for pytest.
 
-    A test module inherits it once for each container, under a name that starts with ``Test``, and overrides `wrap`
-    (a container with the entries of a tensordict), `sample` where the container cannot hold those entries, and the
-    flags that do not hold for it.
+    A test module subclasses it once for each container, under a name that starts with ``Test``, and overrides `wrap`
+    (which returns a container with the entries of a tensordict), `sample` if the container cannot hold the default
+    entries, and the flags of features that it lacks.
 
     >>> class TestDense(ContainerSuite):
     ...     def wrap(self, td):

@@ -41,7 +41,7 @@ def _column(function: str, td: Any, key: NestedKey, dim: int) -> tuple[Tensor, i
 
 
 def isin(input: Any, reference: Any, key: NestedKey, dim: int = 0) -> Tensor:
-    """Test which rows of a tensordict have a value under ``key`` that some row of another has.
+    """Return which rows of a tensordict have a value under ``key`` that a row of another tensordict has.
 
     Args:
         input: The tensordict whose rows are looked up.
@@ -77,7 +77,7 @@ def isin(input: Any, reference: Any, key: NestedKey, dim: int = 0) -> Tensor:
 
 
 def remove_duplicates(input: Any, key: NestedKey, dim: int = 0, *, return_indices: bool = False) -> Any:
-    """Remove the rows of a tensordict whose value under ``key`` an earlier row has; the result is sorted by that value.
+    """Remove rows whose value under ``key`` an earlier row has; the result is sorted by that value.
 
     Args:
         input: The tensordict.
@@ -109,11 +109,11 @@ def expand_right(tensor: Any, shape: Sequence[int]) -> Any:
     """Add dimensions to a tensor on the right and expand it to a shape, without a copy.
 
     Args:
-        tensor: The tensor, or a tensordict of which the batch size is expanded.
-        shape: The shape; it starts with that of the tensor, or the tensor has size 1 there.
+        tensor: The tensor, or a tensordict, whose batch size is expanded.
+        shape: The shape; it starts with that of the tensor, except for sizes of 1.
 
     Raises:
-        RuntimeError: It does not.
+        RuntimeError: ``shape`` does not start with the shape of ``tensor``.
 
     >>> expand_right(torch.arange(2), (2, 3))
     tensor([[0, 0, 0],
