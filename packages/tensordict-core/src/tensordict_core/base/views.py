@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.keys import unravel_key_to_tuple
-
-if TYPE_CHECKING:
-    from tensordict_core.base.rebuild import IsLeaf
+from tensordict_core.base.rebuild import IsLeaf
 
 __all__ = ["ItemsView", "KeysView", "Lookup", "ValuesView", "ViewOptions"]
 

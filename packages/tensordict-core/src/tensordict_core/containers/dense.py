@@ -19,22 +19,21 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
+from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, names_or_none, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.ragged import leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
+from tensordict_core.base.shape_op import ShapeOp
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.base.write_plan import WritePlan
-from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.containers.collection import TensorCollection, TensorDictBase
 from tensordict_core.containers.combination import CAT, STACK, combined
 from tensordict_core.ops.io.from_python import BuildOptions
 
 if TYPE_CHECKING:
-    from tensordict_core.base.index import Index
-    from tensordict_core.base.shape_op import ShapeOp
-    from tensordict_core.containers.collection import TensorCollection
     from tensordict_core.containers.view import SubTensorDict
 
 __all__ = ["TensorDict"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,17 +19,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
+from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 from tensordict_core.base.registry.types import containers
+from tensordict_core.base.shape_op import ShapeOp
 from tensordict_core.base.tracing import is_compiling, mapped_dim, transform_level
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.opaque import OpaqueNode
-
-if TYPE_CHECKING:
-    from tensordict_core.base.index import Index
-    from tensordict_core.base.shape_op import ShapeOp
 
 __all__ = ["UnbatchedTensor"]
 

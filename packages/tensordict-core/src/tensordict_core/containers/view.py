@@ -8,7 +8,7 @@ tensordicts that do not depend on the view.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 
@@ -19,10 +19,8 @@ from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
+from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.custom import CustomContainer, unpickled
-
-if TYPE_CHECKING:
-    from tensordict_core.containers.collection import TensorCollection
 
 __all__ = ["SubTensorDict"]
 

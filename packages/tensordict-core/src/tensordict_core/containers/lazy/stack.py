@@ -8,7 +8,7 @@ change the elements, and unbinding the stack dimension returns the elements them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Unsqueeze
+from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.lazy.columns import combined
 from tensordict_core.containers.lazy.elementwise import LazyElementwise
 from tensordict_core.containers.lazy.from_dicts import LazyBuilding
@@ -26,9 +27,6 @@ from tensordict_core.containers.lazy.indexing import LazyIndexing
 from tensordict_core.containers.lazy.ragged import LazyRagged
 from tensordict_core.containers.lazy.shape import LazyReshaping
 from tensordict_core.containers.nontensor.data import is_non_tensor
-
-if TYPE_CHECKING:
-    from tensordict_core.containers.collection import TensorCollection
 
 __all__ = ["LazyStackedTensorDict"]
 

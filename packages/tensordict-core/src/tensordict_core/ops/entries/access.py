@@ -6,7 +6,7 @@ A string key costs one dictionary operation; a nested key costs one for each lev
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -17,13 +17,10 @@ from tensordict_core.base.meta import starts_with
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
 from tensordict_core.base.ragged import shape_of
-from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
+from tensordict_core.base.rebuild import KEEP, NO_DEFAULT, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.views import ItemsView, KeysView, ValuesView, ViewOptions
 from tensordict_core.base.write_plan import UpdatePlan
-
-if TYPE_CHECKING:
-    from tensordict_core.base.rebuild import NO_DEFAULT, IsLeaf
 
 __all__ = ["Access"]
 
