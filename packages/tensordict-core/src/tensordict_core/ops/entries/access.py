@@ -24,8 +24,6 @@ from tensordict_core.base.write_plan import UpdatePlan
 
 __all__ = ["Access"]
 
-_new = object.__new__
-
 
 def _as_plain(key: Any) -> str | tuple[str, ...]:
     """Return a key that is not a tuple as a plain string, from enumeration members and other subclasses of ``str``."""
@@ -204,7 +202,7 @@ class Access(Node):
         >>> list(td.keys()), list(td.keys(True, True))
         (['a', 'b'], ['a', ('b', 'c')])
         """
-        view = _new(KeysView)
+        view = KeysView()
         view.td = self
         view.options = (
             ViewOptions(include_nested, leaves_only, is_leaf, sort) if include_nested or leaves_only or sort else None
@@ -229,7 +227,7 @@ class Access(Node):
             return entries.values()  # type: ignore[return-value]  # a dictionary's own view is the fastest
         else:
             options = None
-        view = _new(ValuesView)
+        view = ValuesView()
         view.td = self
         view.options = options
         return view
@@ -252,7 +250,7 @@ class Access(Node):
             return entries.items()  # type: ignore[return-value]  # a dictionary's own view is the fastest
         else:
             options = None
-        view = _new(ItemsView)
+        view = ItemsView()
         view.td = self
         view.options = options
         return view
