@@ -306,12 +306,12 @@ def test_a_write_that_the_guard_of_another_client_stops_is_sent_again(redis_port
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"shape": "[1000000000000]"}, "asks for 4000000000000"),
+        ({"shape": "[1000000000000]"}, "requires 4000000000000"),
         ({"shape": "[-3, 4]"}, "the shape of 'x' on the server is damaged"),
         ({"shape": "{}"}, "the shape of 'x' on the server is damaged"),
         ({"shape": "["}, "the metadata of 'x' on the server are damaged"),
         ({"dtype": "torch.load"}, "the metadata of 'x' on the server are damaged"),
-        ({"dtype": "torch.float64"}, "has 160 bytes where its shape asks for 320"),
+        ({"dtype": "torch.float64"}, "has 160 bytes, but its shape requires 320"),
     ],
 )
 def test_metadata_that_lie_are_an_error(redis_port, fields, message):

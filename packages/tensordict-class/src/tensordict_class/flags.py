@@ -34,7 +34,7 @@ class Flags(NamedTuple):
     cast_filter: Callable[[tuple[str, ...], Any], bool] | None = None
 
     def with_changes(self, **changes: Any) -> Flags:
-        """Returns these flags with those that a class sets itself; ``None`` stands for a flag that is not set.
+        """Returns these flags with those that a class sets itself; ``None`` means that a flag is not set.
 
         Raises:
             TypeError: Two flags exclude each other.

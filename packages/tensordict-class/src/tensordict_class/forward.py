@@ -1,7 +1,7 @@
 """Forwarding: a container that wraps another one and forwards the methods of core's `Node` to it.
 
 Every operation is inherited from core, where it is built on the methods of `Node`. Their results are wrapped in the
-same class again (`_wrap`), so every operation returns the class, whatever it wraps: a dense tensordict, a lazy stack, a
+same class again (`_wrap`), so every operation returns the class, whether it wraps a dense tensordict, a lazy stack, a
 memory-mapped one, or a view.
 """
 

@@ -160,7 +160,7 @@ def as_bool(text: str) -> bool:
     spelled |= {"n": False, "no": False, "f": False, "false": False, "off": False, "0": False}
     value = spelled.get(text.lower())
     if value is None:
-        raise ValueError(f"{text!r} is no truth value; use one of {', '.join(spelled)}")
+        raise ValueError(f"{text!r} is not a truth value; use one of {', '.join(spelled)}")
     return value
 
 

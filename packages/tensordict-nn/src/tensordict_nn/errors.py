@@ -386,7 +386,7 @@ def no_component(key: Any, keys: Iterable[Any]) -> KeyError:
 
 
 def no_sum_key(keys: Iterable[Any]) -> RuntimeError:
-    """There is no single key for several log-probabilities."""
+    """A single key was requested of a module with several log-probabilities."""
     return RuntimeError(
         f"the log-probabilities of several values have several keys, {_list(keys)}; use log_prob_keys, or sum them "
         "with set_composite_lp_aggregate(True)"

@@ -35,7 +35,7 @@ def from_schema(
         **kwargs: Arguments of `PersistentTensorDict.from_dict` or of `TensorDictStore.from_schema`.
 
     Raises:
-        TypeError: A file is asked for, and there is no ``filename``.
+        TypeError: The storage is a file, and ``filename`` is missing.
 
     >>> td = from_schema({"obs": ([4], torch.float32)}, batch_size=[8], storage="h5", filename="zeros.h5", chunks=2)
     >>> td["obs"].shape, td.close()

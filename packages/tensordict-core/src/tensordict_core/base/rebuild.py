@@ -39,7 +39,7 @@ class Strict(Enum):
 
 
 NO_DEFAULT: Final = Strict.NO_DEFAULT
-"""The default of ``get`` and ``pop`` that raises a ``KeyError`` for a missing entry, whatever options are set."""
+"""The default of ``get`` and ``pop`` that raises a ``KeyError`` for a missing entry, regardless of the options."""
 
 
 class How:

@@ -62,7 +62,7 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
     _last_exit = None
 
     _tensor: Tensor
-    """The tensor. The object itself is an alias of it, for code of torch that asks for no override."""
+    """The tensor. The object itself is an alias of it, for torch code that does not check for overrides."""
 
     def __new__(
         cls, data: Tensor | np.ndarray[Any, Any] | Sequence[Any] | float | UnbatchedTensor, batch_size: Any = None

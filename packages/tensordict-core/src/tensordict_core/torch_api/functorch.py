@@ -6,8 +6,8 @@ maps. On the way out, the shape of a leaf before and after tells where the dimen
 equal; the position is needed for names and for non-tensor values, and to refuse one behind the batch dimensions.
 
 Functions of torch's ``vmap`` are wrapped, because the registry of pytrees does not say who flattens a tree. In inputs
-and outputs of ``vmap``, unbatched tensors are passed whole and locks are kept; ``out_dims=(0,)`` stands for one
-tensordict as it does for one tensor. An argument that is a plain tensordict is not flattened at all, because a pytree
+and outputs of ``vmap``, unbatched tensors are passed whole and locks are kept; ``out_dims=(0,)`` means one
+tensordict, as it means one tensor. An argument that is a plain tensordict is not flattened at all, because a pytree
 costs torch a microsecond for each leaf, several times in a call.
 """
 

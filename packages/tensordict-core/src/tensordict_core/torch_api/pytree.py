@@ -425,8 +425,9 @@ def register_wrapper(
     Args:
         cls: The type.
         name: A stable name, for exported programs; ``None`` if no program with the type is exported.
-        take_apart: From an instance, its tensordict and whatever else it needs; that must compare with ``==``.
-        put_together: From a tensordict and that, an instance.
+        take_apart: A function that returns the tensordict of an instance, and the other data that ``put_together``
+            needs; that data is compared with ``==``.
+        put_together: A function that returns an instance, from a tensordict and the other data.
 
     >>> class Box:
     ...     def __init__(self, td): self.td = td

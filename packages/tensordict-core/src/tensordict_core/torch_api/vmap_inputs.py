@@ -20,7 +20,7 @@ add_batch_dim = torch._C._functorch._add_batch_dim
 
 
 class PlainArgument(NamedTuple):
-    """An argument of a mapped function that is a tensordict of tensors; in the argument list a leaf stands for it.
+    """An argument of a mapped function that is a tensordict of tensors; the argument list holds one leaf in its place.
 
     Its methods are those that ``vmap`` calls on a tensor.
     """

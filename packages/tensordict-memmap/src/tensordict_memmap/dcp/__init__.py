@@ -9,7 +9,7 @@ Nothing here is imported before it is used. A save takes these steps:
 4. The coordinator completes the header or the small files with the values, and renames the staged file or folder.
 
 A load (`reader`) describes what lies at a path, in any format, as DCP's metadata: one chunk for each whole tensor, of
-which each rank reads the boxes that its plan asks for.
+which each rank reads the boxes in its plan.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _STREAM = "torch_save"
 """The key of the only entry of a dictionary that holds a stream of ``torch.save`` as bytes."""
 
 _RAW = "dcp_bytes"
-"""The same for a stream of another form, which a planner of its own wrote."""
+"""The same for a stream in another form, which a custom planner wrote."""
 
 
 def dump_value(item: WriteItem, planner: SavePlanner, *, allow_pickle: bool) -> bytes:

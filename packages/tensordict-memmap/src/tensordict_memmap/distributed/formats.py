@@ -29,7 +29,7 @@ __all__ = ["Format", "check_same_names", "format_of", "list_files", "whole_write
 
 
 class Format(ABC):
-    """What one rank knows of a save in one format.
+    """The information that one rank has about a save in one format.
 
     Args:
         held: the tensordict and its parts.

@@ -28,7 +28,7 @@ from tensordict_memmap.tensor.mapping import Mapping
 __all__ = ["Count", "Read", "Saved", "read_ranges"]
 
 READ_RUN_MIN = 16 << 10
-"""Bytes of a run from which it is read by a system call of its own, instead of copied from a mapping."""
+"""A run of at least this many bytes is read by its own system call; a shorter one is copied from a mapping."""
 
 
 class Saved(NamedTuple):

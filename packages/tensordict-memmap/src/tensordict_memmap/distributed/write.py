@@ -21,7 +21,7 @@ from tensordict_memmap.schema.plan import plain_address
 __all__ = ["byte_strides", "pieces_of", "writes_of"]
 
 _LONG_RUN = 256 << 10
-"""Bytes of a run from which each run of a scattered part is a range of its own."""
+"""If the runs of a scattered part have at least this many bytes, each is a separate range."""
 
 
 def writes_of(

@@ -28,7 +28,7 @@ MAPPED_RANGE_MIN = 16 << 10
 """Average bytes of memory ranges from which they are copied into a mapping; shorter ones go out by system calls."""
 
 RUN_WRITE_MIN = 2 << 10
-"""Bytes of a run from which it is written by a system call of its own, instead of copied into a mapping."""
+"""A run of at least this many bytes is written by its own system call; a shorter one is copied into a mapping."""
 
 SMALL_RANGES_BYTES = 16 << 20
 """The maximum number of bytes of a job of such short ranges. Threads that write one file by system calls wait for each

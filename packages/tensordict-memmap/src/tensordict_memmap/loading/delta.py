@@ -76,7 +76,7 @@ class Base:
 def resolve(
     path: str, opened: Opened, request: LoadRequest, *, open_tree: OpenTree
 ) -> tuple[list[Opened], Part | None]:
-    """The whole that a delta stands for, as opened files, and the part of it that is asked for.
+    """Opens the full save that a delta describes; returns its opened files and the requested part.
 
     Args:
         path: the delta.

@@ -23,13 +23,13 @@ from tensordict_memmap.tensor.mapping import Place, places_of
 __all__ = ["in_memory", "is_worth_reading", "prefetch"]
 
 _BLOCK_BYTES = 1 << 22
-"""The bytes that one request reads at most."""
+"""The maximum number of bytes that one request reads."""
 _MAX_GAP = 1 << 16
-"""Bytes between two tensors that are read with them, and dropped: a request of its own costs more."""
+"""A gap of at most this many bytes between two tensors is read and discarded, which is faster than a second request."""
 _MOST_PARTS = 512
-"""Tensors that one request fills at most; Linux takes 1,024."""
+"""The maximum number of tensors that one request fills; the limit of Linux is 1,024."""
 _THREADS = 16
-"""Threads that wait for a disk or a network, not for a processor."""
+"""The number of reader threads; they wait for a disk or a network, so it does not depend on the number of cores."""
 
 
 class _Read(NamedTuple):

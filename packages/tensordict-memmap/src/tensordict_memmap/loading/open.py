@@ -68,7 +68,7 @@ def open_any(path: str | os.PathLike[str], request: LoadRequest) -> Any:
 
 
 def describe(path: str | os.PathLike[str], request: LoadRequest) -> Node | Leaf:
-    """The schema of the part that is asked for; no data is read."""
+    """Returns the schema of the requested part; reads no data."""
     if is_remote(path):
         return _record(_open_remote(str(path), request), request)
     return opened(path, functools.partial(_describe_kind, path, request))
@@ -79,7 +79,7 @@ def _describe_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str
         return read_folder(path, lambda folder: _read_tree(folder, request)[1])
     if kind == ARCHIVE:
         return _read_tree(Archive(os.path.abspath(path), mode=request.mode), request)[1]
-    if kind == SAFETENSORS:  # mapped, no byte is read either, and nested tensors of every layout can be
+    if kind == SAFETENSORS:  # mapping reads no data either, and nested tensors of every layout can be mapped
         request = replace(request, device=None)
     return _record(_open_kind(path, request, kind), request)
 
@@ -91,12 +91,12 @@ def _record(loaded: Any, request: LoadRequest) -> Node | Leaf:
 
 
 def _open_here(path: str | os.PathLike[str], request: LoadRequest) -> Any:
-    """The tensordict, not locked, or the tensor that is asked for."""
+    """Opens a local path; returns the requested tensor, or an unlocked tensordict."""
     return opened(path, functools.partial(_open_rows, path, request.private))
 
 
 def _open_rows(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
-    """The rows that are asked for, in memory if that is asked for or worth it."""
+    """Opens the requested rows, in memory if that was requested or is faster."""
     loaded = _open_kind(path, request, kind)
     if request.rows is not None:
         loaded = take_rows(loaded, request.rows)
@@ -109,7 +109,7 @@ def _open_rows(path: str | os.PathLike[str], request: LoadRequest, kind: str) ->
 
 
 def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
-    """All rows of a save of the given format."""
+    """Opens all rows of a save of the given format."""
     if kind == TREE:
         return read_folder(path, lambda folder: open_folder(folder, request))
     if kind == ARCHIVE:
@@ -132,18 +132,18 @@ def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) ->
 
 
 def open_packed(path: str | os.PathLike[str], request: LoadRequest) -> Any:
-    """The tensordict of a safetensors file, of shards, or of a delta and its bases."""
+    """Opens a safetensors file, shards, or a delta with its bases."""
     return load_packed(path, request, functools.partial(delta.resolve, open_tree=open_tree))
 
 
 def open_tree(path: str) -> Any:
-    """The tensordict of a folder that deltas are based on: copy-on-write, with None in the place of pickled values."""
+    """Opens a folder that deltas are based on: copy-on-write, with None in place of pickled values."""
     request = LoadRequest(mode="r", allow_pickle=None)
     return read_folder(path, lambda folder: open_folder(folder, request))
 
 
 def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
-    """The part of a loaded tensordict that is asked for; ``notes`` are the annotations that it keeps."""
+    """Returns the requested part of a loaded tensordict; ``notes`` are the annotations that it keeps."""
     chosen = whole
     if request.cls is not None and _is_wrapper(request.cls) and not isinstance(chosen, request.cls):
         chosen = request.cls._from_disk_form({}, {WRAPPED: chosen})
@@ -242,14 +242,14 @@ def _fetch_rows(loaded: Any, request: LoadRequest, save: RemoteSave) -> Any:
 
 def _tensors(loaded: Any) -> list[torch.Tensor]:
     found = [loaded] if isinstance(loaded, torch.Tensor) else loaded._leaves()
-    return [tensor for tensor in found if not tensor.is_nested]  # nested ones were put together from their values
+    return [tensor for tensor in found if not tensor.is_nested]  # a nested tensor is built from its mapped values
 
 
 # --- trees and archives
 
 
 def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Node, Node | Leaf, Manifest | None]:
-    """The schema of a save, the part that is asked for, and the manifest if it says more than the schema."""
+    """Returns the schema of a save, its requested part, and the manifest if it adds to the schema."""
     manifest = None
     with gc_paused():
         if isinstance(folder, Archive):
@@ -262,7 +262,7 @@ def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Nod
 
 
 def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
-    """The tensordict of a folder in the tree format, or of an archive, not locked."""
+    """Opens a folder in the tree format, or an archive, as an unlocked tensordict or as a tensor."""
     root, mode = folder.root, request.mode
     node, part, manifest = _read_tree(folder, request)
     archived = isinstance(folder, Archive)
@@ -305,7 +305,7 @@ def _refuse_compressed(archive: Archive, part: Node | Leaf) -> None:
 
 
 def _part(node: Node, request: LoadRequest) -> Node | Leaf:
-    """The part of a schema that is asked for."""
+    """Returns the requested part of a schema."""
     part: Node | Leaf = node
     for depth, key in enumerate(request.only, 1):
         part = _below(part, key)

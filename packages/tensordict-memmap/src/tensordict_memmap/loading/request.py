@@ -71,12 +71,12 @@ class LoadRequest:
 
     @property
     def choice(self) -> Choice | None:
-        """The keys that are asked for; None is all."""
+        """The requested keys; None if all entries are requested."""
         return Choice(self.only, self.selection) if self.only or self.selection is not None else None
 
     @property
     def private(self) -> LoadRequest:
-        """The request with a mode that leaves the files alone, where it asks for memory of its own."""
+        """The request with a mode that does not change the files, if its result is to be in memory."""
         return replace(self, mode="r") if self.eager and self.mode is None else self
 
     @property

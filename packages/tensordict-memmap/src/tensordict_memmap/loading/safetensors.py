@@ -68,16 +68,16 @@ Opened = tuple[dict[str, torch.Tensor], dict[str, str], FileMapping]
 """The tensors, the metadata and the mapping of a file."""
 
 Resolve = Callable[[str, Opened, LoadRequest], tuple[list[Opened], Part | None]]
-"""Opens the whole that a delta stands for: its path, the opened file and the options."""
+"""Opens the full save that a delta describes, from the path, the opened file and the options."""
 
 
 def load_packed(path: str | os.PathLike[str], request: LoadRequest, resolve: Resolve | None = None) -> Any:
-    """The tensordict of a safetensors file, or of a folder or an index of several.
+    """Opens a safetensors file, or a folder or an index of several.
 
     Args:
         path: the file, the folder or the index.
-        request: the options. Its rows and its class are for the caller, and so are its keys: here they say which shards
-            need not be opened.
+        request: the options. The caller applies its rows, class and keys; here the keys only decide which shards are
+            opened.
         resolve: opens the base of a delta; without it, deltas are refused.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
@@ -116,7 +116,7 @@ def assembled(
 
     Args:
         opened: the tensors, the metadata and the mapping of each file.
-        part: the part of them that is asked for, where that is known.
+        part: the requested part of them, if it is already known.
         where: their path, which errors name.
         request: the options.
         read: reads the bytes of tensors of remote files.
@@ -175,7 +175,7 @@ def _schema(
 
 
 def chosen_part(names: Collection[str], metadata: Mapping[str, str], choice: Choice, where: str) -> Part | None:
-    """The part of the tensors of several files that is asked for; None if that is all."""
+    """Returns the requested part of the tensors of several files; None if all are requested."""
     if RECORD not in metadata:
         return part_of_names(keys_of(names), choice)
     return part_of_schema(parse(metadata[RECORD], where), names, choice)
@@ -287,7 +287,7 @@ def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Te
 def open_shards(
     path: str, document: bytes, open_one: Callable[[str], Opened], choice: Choice | None = None
 ) -> tuple[list[Opened], Part | None]:
-    """Opens the files that an index names, or those that hold the part that is asked for.
+    """Opens the files that an index names, or only those that hold the requested part.
 
     Args:
         path: what errors call the index.

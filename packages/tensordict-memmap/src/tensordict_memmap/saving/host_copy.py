@@ -1,4 +1,4 @@
-"""Host copies: the parts of a rank in memory of their own, so that a background save reads what was there at its start.
+"""Host copies: copies of the parts of a rank, so a background save writes the values that they had when it started.
 
 The memory is kept for the next save, whose copy then takes no page faults. It is pinned if a part lies on a GPU.
 """

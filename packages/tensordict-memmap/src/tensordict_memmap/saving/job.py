@@ -121,11 +121,11 @@ def save(
 ) -> Any:
     """Plans a save and carries it out, with the garbage collector paused until the end of a short save.
 
-    The collector would walk through the schema of thousands of leaves as soon as it runs again, in vain.
+    Otherwise the collector would traverse the schema of thousands of leaves and free nothing.
 
     Args:
-        make: makes the writer.
-        result: gives the result once everything is written.
+        make: constructs the writer.
+        result: returns the result, once everything is written.
         early: whether to return a `SaveFuture` of the result at once.
         pbar: whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
 

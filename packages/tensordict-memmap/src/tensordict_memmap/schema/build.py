@@ -45,7 +45,7 @@ def build(
 
     Args:
         node: the schema.
-        open_leaf: gives the tensor of a leaf.
+        open_leaf: returns the tensor of a leaf.
         saved: the folder of the save, which each node remembers as its ``saved_path``.
         device: the device of every node.
         fallback: the class of a root whose class is not known, where the caller has one.

@@ -296,7 +296,7 @@ def registered_name(node: Parts) -> str | None:
 
 
 def find_class(class_string: str, owner: str | None = None) -> type[Any] | None:
-    """The class that a class string stands for; None if no wrapper of a tensordict is registered under its names.
+    """Returns the class that a class string names; None if no wrapper of a tensordict is registered under its names.
 
     Args:
         class_string: the class as a file names it.

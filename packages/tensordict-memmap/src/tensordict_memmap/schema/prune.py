@@ -17,13 +17,13 @@ __all__ = ["Choice", "Part", "part_of_names", "part_of_schema"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The keys that a load asks for: a nested key, and patterns of keys below it."""
+    """The keys that a load selects: a nested key, and patterns of keys below it."""
 
     only: Path
     selection: Selection | None
 
     def takes(self, key: Path) -> bool:
-        """Whether a key is asked for, or lies below one that is.
+        """Whether a key is selected, or lies below a selected one.
 
         >>> choice = Choice(("a",), Selection("*.x"))
         >>> choice.takes(("a", "b", "x")), choice.takes(("a", "b", "y")), choice.takes(("b", "b", "x"))
@@ -35,18 +35,18 @@ class Choice:
         return self.selection is None or (len(key) > depth and self.selection.takes(key[depth:]))
 
     def is_answered(self) -> bool:
-        """Whether each pattern named something so far."""
+        """Whether each pattern has matched at least one key so far."""
         return self.selection is None or self.selection.is_answered()
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a save that a load asks for.
+    """The part of a save that a load selects.
 
     Attributes:
-        names: all tensors that it holds.
-        taken: those that are wanted.
-        schema: the schema of those; None where the save has no structure.
+        names: the names of all tensors in the save.
+        taken: the names of the selected tensors.
+        schema: the schema of the selected entries; None if the save records no structure.
     """
 
     names: Collection[str]
@@ -55,11 +55,11 @@ class Part:
 
 
 def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
-    """The part of a save without a structure.
+    """Selects from a save that records no structure; None if a pattern matches nothing.
 
     Args:
-        keys: the key of each tensor by its name.
-        choice: what is asked for.
+        keys: the key of each tensor, by its name.
+        choice: the keys to select.
 
     >>> part_of_names({"a.x": ("a", "x"), "b": ("b",)}, Choice((), Selection("a"))).taken
     {'a.x'}
@@ -71,12 +71,12 @@ def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
 
 
 def part_of_schema(schema: Node, names: Collection[str], choice: Choice) -> Part | None:
-    """The part of a save with a structure.
+    """Selects from a save that records its structure; None if a pattern matches nothing.
 
     Args:
         schema: the schema of the whole save; the chosen entries remain in it.
-        names: all tensors.
-        choice: what is asked for.
+        names: the names of all tensors.
+        choice: the keys to select.
 
     >>> a, b = (Leaf((name,), name, torch.uint8, ()) for name in "ab")
     >>> part_of_schema(Dense((), "", (), entries={"a": a, "b": b}), ["a", "b"], Choice((), Selection("b"))).taken

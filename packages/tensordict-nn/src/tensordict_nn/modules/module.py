@@ -223,12 +223,12 @@ class TensorDictModule(TensorDictModuleBase):
     def _write_to_tensordict(
         self, tensordict: Any, tensors: Sequence[Any], tensordict_out: Any = None, out_keys: Iterable[Any] | None = None
     ) -> Any:
-        """Writes results under the output keys and returns the tensordict that took them; planners of torchrl call it.
+        """Writes results to the output keys and returns the tensordict written to; planners of torchrl call it.
 
         Args:
-            tensordict: The tensordict that was read, which takes the results as ``inplace`` says.
+            tensordict: The input tensordict; ``inplace`` decides whether the results are written to it.
             tensors: The results.
-            tensordict_out: The tensordict that takes them, whatever ``inplace`` is.
+            tensordict_out: The tensordict to write to; overrides ``inplace``.
             out_keys: Their keys; by default those of the module.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Values: non-tensor data as strings or JSON in an array, and back; pickles only if a program asks for them.
+"""Values: non-tensor data as strings or JSON in an array, and back; pickled only with ``allow_pickle=True``.
 
 The names of attributes and the encodings are those of files that the reference implementation writes.
 """

@@ -60,7 +60,7 @@ class Writes(NamedTuple):
 
 
 def expand(command: Command) -> list[tuple[Any, ...]]:
-    """Return the commands of the protocol that a command stands for.
+    """Return the protocol commands that implement a command.
 
     >>> expand(Reads("a", [(0, 1), (2, 3)], 4, 8)), expand(Reads("a", None, 4, 8)), expand(("GET", "a"))
     ([('GETRANGE', 'a', 0, 3), ('GETRANGE', 'a', 8, 11)], [('GET', 'a')], [('GET', 'a')])

@@ -13,7 +13,7 @@ from tensordict_store.redis.wire import PLAIN, ServerError, Wire
 __all__ = ["BACKENDS", "Connection"]
 
 BACKENDS = ("redis", "dragonfly")
-"""Servers that speak the protocol."""
+"""Servers that implement the Redis protocol."""
 
 
 class Connection:

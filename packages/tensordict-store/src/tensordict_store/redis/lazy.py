@@ -142,7 +142,7 @@ class LazyStackedTensorDictStore(ServerNode):
             return self._child(key)
         if record.dtype is None:
             return self._get(key)
-        # of elements that differ in shape, the first stands for all: who reads or writes them is told
+        # if shapes differ, the shape of the first element is used; a read or write of the entry raises the error
         shape = record.shape if record.shape is not None else (self._count, *shape_of(record, 0))
         return torch.empty(shape, dtype=record.dtype, device="meta").movedim(0, self._dim)
 

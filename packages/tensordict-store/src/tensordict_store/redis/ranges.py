@@ -16,7 +16,7 @@ from tensordict_store.redis.layout import Record
 __all__ = ["Request", "as_bytes", "tensor_of"]
 
 _GAP = 4096
-"""Bytes between two ranges that are read with them: a command of its own costs as much."""
+"""A gap of at most this many bytes between two ranges is read with them, which costs no more than a second command."""
 
 
 class Request:
@@ -90,7 +90,7 @@ def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
         raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live has ended")
     if len(content) != size:
         raise ValueError(
-            f"the value of {key!r} on the server has {len(content)} bytes where its shape asks for {size}; "
+            f"the value of {key!r} on the server has {len(content)} bytes, but its shape requires {size}; "
             "store the entry again"
         )
     if not size:

@@ -58,7 +58,7 @@ def scatter(connection: Connection, writes: Sequence[Writes], watched: str) -> s
         The name of a value that is gone, in which case nothing was written; otherwise ``None``.
 
     Raises:
-        KeyError: A value was deleted after it was asked for; the others are written.
+        KeyError: A value was deleted during the call; the others are written.
     """
     names = [write.name for write in writes]
     exist: list[Command] = [("EXISTS", name) for name in names]

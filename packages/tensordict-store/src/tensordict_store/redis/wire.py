@@ -25,7 +25,7 @@ __all__ = ["PLAIN", "ServerError", "Wire"]
 PLAIN = frozenset(
     ("host", "port", "db", "unix_socket_path", "username", "password", "socket_timeout", "socket_connect_timeout")
 )
-"""The options of a connection that this module knows; others need redis-py."""
+"""The connection options that this module implements; others require redis-py."""
 _TRIES = 3
 _SMALL = 4096
 _LARGE = 1 << 14

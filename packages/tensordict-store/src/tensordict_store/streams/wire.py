@@ -1,7 +1,7 @@
 """Wire format: a tensordict as a JSON header and the bytes of its leaves; nothing is pickled.
 
 A message is the length of the header (8 bytes, little-endian), the header, and the leaves one behind the other, each at
-a multiple of 8 bytes. A header of length 0 stands for the header of the message before, so messages of one structure
+a multiple of 8 bytes. A header of length 0 means that of the previous message, so messages of one structure
 carry values alone. Everything that a header says is checked before memory is allocated.
 """
 

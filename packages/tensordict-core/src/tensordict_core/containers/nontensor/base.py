@@ -83,9 +83,9 @@ class NonTensorDataBase(SharesValues, abstract=True):
 
     _is_non_tensor = True
     _is_shared = False
-    """Whether one value stands for all positions; otherwise each position has its own."""
+    """Whether all positions share one value; otherwise each position has its own."""
     _shares_when_stacked = False
-    """Whether a stack of equal values is one shared value, whatever the options say."""
+    """Whether a stack of equal values is one shared value, regardless of the options."""
 
     if TYPE_CHECKING:
 

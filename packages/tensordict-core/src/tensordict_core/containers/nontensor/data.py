@@ -49,7 +49,7 @@ class NonTensorData(NonTensorDataBase):
     _is_tensorclass_instance = True
 
     _held: Any
-    """The value, as this process knows it."""
+    """The value in this process, which another process may have changed since."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ __all__ = ["MetaData"]
 
 
 class MetaData(NonTensorData):
-    """Non-tensor data about a whole tensordict: a stack of equal values keeps one of them, whatever the options say.
+    """Non-tensor data about a whole tensordict: a stack of equal values keeps one of them, regardless of the options.
 
     ``MetaData[str]`` is the class of those that hold a string: for annotations, ``isinstance``, and to check a value.
 
