@@ -99,6 +99,37 @@ def test_the_cache_stays_within_its_bound_and_rows_stay_right(saved, tmp_path):
     assert allocated(tmp_path) <= limit + (1 << 18)
 
 
+@pytest.mark.parametrize("width", [1, 8, 100, 256, 4096, 12_288, 65_536, 70_000])
+def test_batches_are_right_while_two_readers_remove_the_blocks_of_each_other(url, tmp_path, width):
+    """Rows are looked up in groups until a block is removed, also by another object or process."""
+    count = 1_500_001 // width + 7
+    expected = TensorDict(
+        {"x": torch.randint(256, (count, width), dtype=torch.uint8), "n": torch.arange(count)}, [count]
+    )
+    save(expected, url)
+    blocks = 16
+    pair = [MemmapDataset.open(url, cache=tmp_path / "cache", cache_bytes=blocks * BLOCK_BYTES) for _ in range(2)]
+    assert pair[0]._td.blocks.is_bounded
+    generator = torch.Generator().manual_seed(0)
+    for step in range(60):
+        near = torch.randint(count, (1,), generator=generator) if step % 3 else 0  # often rows that are present
+        spread = max(min(count, 300_000 // width), 1)
+        rows = (near + torch.randint(spread, (3,), generator=generator)) % count - (count if step % 10 == 9 else 0)
+        found = pair[step % 2].__getitems__(rows.tolist())
+        assert (found == expected[rows]).all(), step
+        assert pair[0]._td.blocks.present_bytes <= blocks * BLOCK_BYTES
+
+
+def test_rows_beyond_the_last_one_are_refused_by_batches_too(url):
+    save(TensorDict({"x": torch.zeros(1000, 100)}, [1000]), url)
+    dataset = MemmapDataset.open(url, cache_bytes=4 * BLOCK_BYTES)
+    last = dataset.__getitems__([998, 999])
+    assert (last == dataset.__getitems__([-2, -1])).all()
+    for number in (1000, -1001, 1 << 40):
+        with pytest.raises(IndexError):
+            dataset.__getitems__([999, number])
+
+
 def test_the_cache_stays_within_its_bound_where_files_have_no_holes(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(block_cache, "_punch", lambda *_: False)
     limit = 20 * BLOCK_BYTES

@@ -115,6 +115,11 @@ class RemoteRows:
         self._fixed = [(number, width) for key, number, width in columns if key not in ragged]
         self._ragged = [(number, ragged[key]) for key, number, _ in columns if key in ragged]
         self._row_blocks = sum(-(-width // BLOCK_BYTES) + 1 for _, width in self._fixed)
+        self._most_rows = 0 if self._ragged else self.blocks.most_blocks // max(self._row_blocks, 1)
+        if all(width <= BLOCK_BYTES for _, width in self._fixed):
+            self.blocks.expect_rows(len(self.rows), self._fixed)
+        else:
+            self._most_rows = 0
         if self.blocks.is_bounded and self._row_blocks > self.blocks.most_blocks:
             raise ValueError(
                 f"cache_bytes={self.cache_bytes} does not hold the blocks of one row of {self.url}; pass at least "
@@ -149,10 +154,9 @@ class RemoteRows:
         """Returns the rows of a batch."""
         if self.blocks.is_complete and not self._ragged:
             return self.rows.fixed.__getitems__(indices)
-        numbers = np.asarray(indices, np.int64)
-        few = not self._ragged and 0 < len(numbers) * self._row_blocks <= self.blocks.most_blocks
-        if few and numbers.min() >= 0 and numbers.max() < len(self):
-            found = self.blocks.read_present(numbers, self._fixed, lambda: self.rows.fixed.__getitems__(indices))
+        if 0 < len(indices) <= self._most_rows:
+            numbers = np.asarray(indices, np.int64)
+            found = self.blocks.read_present(numbers, partial(self.rows.fixed.__getitems__, numbers))
             if found is not None:
                 return found
         return self[indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)]

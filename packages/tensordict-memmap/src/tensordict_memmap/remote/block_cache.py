@@ -4,7 +4,8 @@ A copy has the size and the offsets of the remote file, so it is mapped and read
 a read needs are present. One byte for each block, in a file that all processes map, is its state: 0 absent, 1 present,
 2 read since the last search for blocks to remove (the clock algorithm). Blocks beyond the limit are removed by punching
 holes. Processes share the cache: a reader holds a shared file lock while it copies rows, and blocks are removed under
-an exclusive one. Both end with their process.
+an exclusive one. Both end with their process. Behind the states is the number of removals: until it changes, rows whose
+blocks were present need no further look at the states.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -95,11 +97,17 @@ class BlockCache:
         total = int(self._first[-1])
         self.most_blocks = limit // BLOCK_BYTES
         self.is_bounded = total > self.most_blocks
-        """Whether blocks may have to be removed; if not, readers need no lock."""
-        self._make_control(total)
+        """Whether blocks may have to be removed."""
+        counter = -(-total // 8) * 8
+        self._make_control(counter + 8)
+        self._removals = np.asarray(np.memmap(control, np.int64, "r+", shape=(1,), offset=counter))
         states = np.memmap(control, np.uint8, "r+", shape=(total,)) if total else np.zeros(0, np.uint8)
         self.states: np.ndarray[Any, Any] = np.asarray(states)
+        self._states_of = [self.states[first:end] for first, end in pairwise(self._first.tolist())]
+        # if nothing is removed, readers need no lock, as the bytes of a block are written before it counts
+        self._locks = self.is_bounded and fcntl is not None
         self._complete = [self._is_complete(file) for file in range(len(self.files))]
+        self.expect_rows(0, [])
         self._random = np.random.default_rng()
         self._pid = -1
 
@@ -154,37 +162,75 @@ class BlockCache:
                     return copy()
         raise OSError(f"other processes remove the blocks of {self.folder} while they are read; use a larger cache")
 
-    def read_present(
-        self, rows: np.ndarray[Any, Any], columns: Sequence[tuple[int, int]], copy: Callable[[], T]
-    ) -> T | None:
+    def expect_rows(self, count: int, columns: Sequence[tuple[int, int]]) -> None:
+        """Prepares `read_present`.
+
+        Args:
+            count: the number of rows.
+            columns: the number of the file of each column, and the number of bytes of its rows, at most a block.
+        """
+        self._columns, self._rows = list(columns), count
+        # rows are looked up in groups, of which no column has more bytes than a block
+        widest = max((width for _, width in columns), default=BLOCK_BYTES)
+        self._group_bits = max((BLOCK_BYTES // widest).bit_length() - 1, 0)
+        # twice as many as there are, so that negative row numbers find a zero
+        self._known = np.zeros(2 * -(-count >> self._group_bits), np.uint8)
+        self._removals_seen = -1
+
+    def read_present(self, rows: np.ndarray[Any, Any], copy: Callable[[], T]) -> T | None:
         """Returns the result of ``copy`` if all blocks of some rows are present, else None; the fast path of `read`.
 
         Args:
             rows: the numbers of the rows.
-            columns: the number of the file of each column, and the number of bytes of its rows.
             copy: a function that copies these rows from the local files.
         """
         self._attach()
-        with self._locked(exclusive=False):
-            for file, width in columns:
-                if not self._complete[file]:
-                    starts = rows * width
-                    if not self._touch((starts >> _BLOCK_BITS) + self._first[file]):
-                        return None
-                    if BLOCK_BYTES % width:  # rows may lie in two blocks or more
-                        ends = starts + (width - 1)
-                        if width > BLOCK_BYTES or not self._touch((ends >> _BLOCK_BITS) + self._first[file]):
-                            return None
-            return copy()
+        if not self._locks:
+            return copy() if self._has_rows(rows) else None
+        with self._mutex:  # without the context manager of the lock, which takes as long as the lock
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            try:
+                return copy() if self._has_rows(rows) else None
+            finally:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _touch(self, blocks: np.ndarray[Any, Any]) -> bool:
-        """Whether some blocks are present; they are marked as read then."""
-        states = self.states.take(blocks).tobytes()  # which is searched faster than an array
-        if b"\x00" in states:
+    def _has_rows(self, rows: np.ndarray[Any, Any]) -> bool:
+        """Whether the blocks of some rows are present; they are marked as read then."""
+        removals = self._removals.item(0)
+        if removals != self._removals_seen:
+            self._known[:] = 0
+            self._removals_seen = removals
+        groups = rows >> self._group_bits
+        try:
+            if b"\x00" not in self._known.take(groups).tobytes():  # which is searched faster than an array
+                return True
+        except IndexError:
             return False
-        if b"\x01" in states:
-            self.states[blocks] = _READ
+        if rows.min() < 0 or rows.max() >= self._rows:
+            return False
+        for file, width in self._columns:
+            if not self._complete[file]:
+                states, starts = self._states_of[file], rows * width
+                if not _touch(states, starts >> _BLOCK_BITS):
+                    return False
+                if BLOCK_BYTES % width and not _touch(states, (starts + (width - 1)) >> _BLOCK_BITS):
+                    return False
+        self._learn(np.unique(groups))
         return True
+
+    def _learn(self, groups: np.ndarray[Any, Any]) -> None:
+        """Records of which groups of rows all blocks are present; they count as read."""
+        known = np.ones(len(groups), bool)
+        ends = []
+        for file, width in self._columns:
+            first = (groups << self._group_bits) * width
+            last = np.minimum(((groups + 1) << self._group_bits) * width, self.files[file].size) - 1
+            ends.append((self._states_of[file], first >> _BLOCK_BITS, last >> _BLOCK_BITS))
+            for blocks in ends[-1][1:]:
+                known &= ends[-1][0][blocks] != _ABSENT
+        for states, first, last in ends:
+            states[first[known]] = states[last[known]] = _READ
+        self._known[groups[known]] = 1
 
     def _are_present(self, spans: Sequence[Spans]) -> bool:
         for file, starts, ends in spans:
@@ -194,9 +240,8 @@ class BlockCache:
             last = (ends - 1) // BLOCK_BYTES + self._first[file]
             longest = int((last - first).max(initial=-1)) + 1
             for number in range(longest):
-                if not self._touch(
-                    first if number == 0 else last if longest == 2 else np.minimum(first + number, last)
-                ):
+                blocks = first if number == 0 else last if longest == 2 else np.minimum(first + number, last)
+                if not _touch(self.states, blocks):
                     return False
         return True
 
@@ -271,6 +316,7 @@ class BlockCache:
             old = np.flatnonzero((self.states == _PRESENT) & ~kept)
         # some more at once, so that not every read has to search
         gone = np.sort(self._random.permutation(old)[: max(excess, self.most_blocks // 32)])
+        self._removals += 1
         self.states[gone] = _ABSENT  # first, since a process may be killed at any moment
         for file in np.unique(np.searchsorted(self._first, gone, "right") - 1).tolist():
             first, end = int(self._first[file]), int(self._first[file + 1])
@@ -314,7 +360,7 @@ class BlockCache:
 
     @contextlib.contextmanager
     def _locked(self, *, exclusive: bool) -> Iterator[None]:
-        if not self.is_bounded or fcntl is None:  # nothing is removed, and bytes are written before they count
+        if not self._locks:
             yield
             return
         with self._mutex:
@@ -329,6 +375,16 @@ class BlockCache:
         if self._pid == os.getpid():
             os.close(self._lock)
             self._pid = -1
+
+
+def _touch(states: np.ndarray[Any, Any], blocks: np.ndarray[Any, Any]) -> bool:
+    """Whether some blocks are present; they are marked as read then."""
+    found = states.take(blocks).tobytes()  # which is searched faster than an array
+    if b"\x00" in found:
+        return False
+    if b"\x01" in found:
+        states[blocks] = _READ
+    return True
 
 
 def _batches(ranges: Sequence[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
