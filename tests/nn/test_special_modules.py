@@ -251,7 +251,7 @@ def test_a_lazy_module_is_filled_by_a_checkpoint_of_one_that_ran():
     assert lazy.weight.shape == (4, 3)
     torch.testing.assert_close(lazy(x), source(x))
     with pytest.raises(RuntimeError, match="without shape yet"):
-        from_modules(nn.LazyLinear(4), nn.LazyLinear(4))
+        from_modules(nn.LazyLinear(4), nn.LazyLinear(4), lazy_stack=True)
 
 
 def parametrized() -> nn.Module:

@@ -95,7 +95,7 @@ def test_modules_that_do_not_stack_are_refused():
         with pytest.raises(KeyError, match="bias"):
             from_modules(*(nn.Linear(2, 3, bias=bias) for bias in pair))
     with pytest.raises(RuntimeError, match="without shape"):
-        from_modules(nn.LazyLinear(2), nn.LazyLinear(2))
+        from_modules(nn.LazyLinear(2), nn.LazyLinear(2), lazy_stack=True)
     with pytest.raises(RuntimeError, match="exclude each other"):
         from_modules(nn.Linear(2, 3), lazy_stack=True, as_module=True)
 

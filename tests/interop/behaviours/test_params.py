@@ -254,3 +254,15 @@ def test_training_a_copy_on_write_leaves_the_checkpoint(tmp_path: Any) -> None:
     assert OURS.TensorDict.load(tmp_path / "run")["weight"].equal(saved["weight"])
     with OURS.TensorDict.load(tmp_path / "run").to_module(model):  # a block warns of nothing
         model(torch.ones(2))
+
+
+@pytest.mark.parametrize("as_module", [True, False])
+def test_parameters_of_lazy_modules_are_stacked_without_shape(as_module: bool) -> None:
+    def call(lib: Any) -> Any:
+        params = lib.TensorDict.from_modules(nn.LazyLinear(3), nn.LazyLinear(3), as_module=as_module)
+        weight = params["weight"]
+        before = isinstance(weight, nn.UninitializedParameter), weight.requires_grad, weight.dtype
+        weight.materialize((3, 4))
+        return before, type(weight), weight.shape, params["weight"] is weight
+
+    assert_same(call)

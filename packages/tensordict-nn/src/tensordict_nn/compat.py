@@ -13,9 +13,12 @@ from tensordict_nn.distributions.mappings import expln
 from tensordict_nn.distributions.truncated_normal import TruncatedStandardNormal
 from tensordict_nn.modules.dispatch import DISPATCHES, set_dispatch
 from tensordict_nn.modules.skipping import set_skip_existing
+from tensordict_nn.params.uninitialized import BatchedUninitializedBuffer, BatchedUninitializedParameter
 from tensordict_nn.probabilistic.generators import use_generator
 
 __all__ = [
+    "BatchedUninitializedBuffer",
+    "BatchedUninitializedParameter",
     "TruncatedStandardNormal",
     "add_suffix",
     "dispatches",

@@ -30,6 +30,9 @@ class Delegating(TensorDictBase, abstract=True):
 
     __slots__ = ()
 
+    _is_mapped_plainly = False
+    """Whether functions that ``vmap`` maps get the tensordict of `_now` instead of a container of this class."""
+
     @abstractmethod
     def _now(self) -> Any:
         """Return a tensordict of the tensors that this container holds now."""

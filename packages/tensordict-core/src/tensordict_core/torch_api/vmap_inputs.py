@@ -1,4 +1,8 @@
-"""Arguments of ``torch.vmap`` that need no flattening: plain tensordicts, mapped leaf by leaf with their batch size."""
+"""Arguments of ``torch.vmap`` that need no flattening: plain tensordicts, mapped leaf by leaf with their batch size.
+
+A leaf without shape yet, a stacked parameter of lazy modules, has a method ``_mapped_without_shape(dim, level)``, which
+returns what stands for it in the mapped function.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base.meta import Meta, names_or_none
 from tensordict_core.base.predicates import TENSORS
+from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
 
 __all__ = ["PlainArgument", "add_batch_dim", "hollow_outputs", "plain_arguments"]
@@ -49,7 +54,8 @@ def plain_arguments(in_dims: Any, args: Sequence[Any]) -> dict[int, PlainArgumen
     """The arguments that need not be flattened, by position: one of their batch dimensions is mapped, or none."""
     dims = in_dims if type(in_dims) is tuple else (in_dims,) * len(args)
     plain = {}
-    for i, (arg, dim) in enumerate(zip(args, dims, strict=False)):
+    for i, (source, dim) in enumerate(zip(args, dims, strict=False)):
+        arg = source._now() if isinstance(source, Delegating) and source._is_mapped_plainly else source
         if type(arg) is TensorDict and (dim is None or (type(dim) is int and 0 <= dim < len(arg._meta.batch_size))):
             leaf = _first_of_plain(arg)
             if leaf is _NONE:  # torch reads the size of the dimension from a tensor
@@ -70,7 +76,12 @@ def _first_of_plain(td: TensorDict) -> Any:
     """
     first = _NONE
     for child in td._entries.values():
-        leaf = child if type(child) in TENSORS else _first_of_plain(child) if type(child) is TensorDict else None
+        if type(child) in TENSORS:
+            leaf: Any = child
+        elif type(child) is TensorDict:
+            leaf = _first_of_plain(child)
+        else:
+            leaf = _NONE if hasattr(child, "_mapped_without_shape") else None
         if leaf is None:
             return None
         first = leaf if first is _NONE else first
@@ -119,6 +130,8 @@ def _mapped(td: TensorDict, dim: int | None, level: int) -> TensorDict:
         else child
         if dim is None
         else add_batch_dim(child, dim, level)
+        if type(child) in TENSORS
+        else child._mapped_without_shape(dim, level)
         for key, child in td._entries.items()
     }
     return TensorDict._make(entries, meta)

@@ -36,6 +36,7 @@ from tensordict_nn.params.mapped import Guard, file_among, warn_of_file
 from tensordict_nn.params.optimizers import NOTED
 from tensordict_nn.params.plan import Plan, Slot, bind, find_plan
 from tensordict_nn.params.tensordict_params import TensorDictParams
+from tensordict_nn.params.uninitialized import is_mapped_without_shape
 
 __all__ = ["from_module", "to_module"]
 
@@ -252,8 +253,12 @@ def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool, dest: Any)
     move_back = None
     try:
         plan.write(leaves)
-        # nothing lists the parameters of a module inside of a transform
-        if not preserve and not in_functorch() and (misplaced := plan.misplaced(leaves)):
+        # nothing lists the parameters of a module inside of a transform, except for lazy modules
+        if (
+            not preserve
+            and (not in_functorch() or any(map(is_mapped_without_shape, leaves)))
+            and (misplaced := plan.misplaced(leaves))
+        ):
             move_back = plan.register_anew(misplaced, leaves)
     except BaseException:  # a module's own __setattr__ refused a value
         plan.restore(held)

@@ -15,16 +15,20 @@ from tensordict_core.extension import KEEP, Meta, dense, is_leaf_tensor
 from tensordict_nn import errors
 from tensordict_nn.params.functional import from_module
 from tensordict_nn.params.tensordict_params import TensorDictParams
+from tensordict_nn.params.uninitialized import stack_lazy
 
 __all__ = ["from_modules", "stack_parameters"]
 
 
 def _stacked(column: tuple[Any, ...], path: tuple[str, ...], expand_identical: bool) -> Tensor:
     first: Tensor = column[0]
-    if any(is_lazy(leaf) for leaf in column):
+    lazy = [is_lazy(leaf) for leaf in column]
+    if any(lazy) and not all(lazy):
         raise errors.uninitialized(path)
     if len({(leaf.dtype, leaf.requires_grad) for leaf in column}) > 1:
         raise errors.unlike(path)
+    if lazy[0]:
+        return stack_lazy(column)
     if expand_identical and all(leaf is first for leaf in column):
         return first.expand(len(column), *first.shape)
     stacked = torch.stack([leaf.detach() for leaf in column])
@@ -41,7 +45,9 @@ def from_modules(
 ) -> Any:
     """Stacks the parameters and buffers of modules of one architecture along a new first dimension.
 
-    The stacks are new parameters; pass them to the optimizer. Run the ensemble by ``torch.vmap`` over `to_module`.
+    The stacks are new parameters; pass them to the optimizer. Run the ensemble by ``torch.vmap`` over `to_module`. The
+    stack of parameters of lazy modules has no shape until such a call, which sets the parameters of a lazy module with
+    ``preserve_module_state=False``: the module then initializes the whole stack.
 
     Args:
         *modules: The modules.
@@ -52,8 +58,8 @@ def from_modules(
         expand_identical: Whether a parameter that all modules share is expanded instead of stacked.
 
     Raises:
-        RuntimeError: Shapes, dtypes or ``requires_grad`` differ, there is no module, lazy modules have not run yet, or
-            both ``lazy_stack`` and ``as_module`` are given.
+        RuntimeError: Shapes, dtypes or ``requires_grad`` differ, there is no module, some of several lazy modules have
+            not run yet (with ``lazy_stack``, any), or both ``lazy_stack`` and ``as_module`` are given.
         KeyError: The modules do not have the same parameters.
 
     >>> import torch

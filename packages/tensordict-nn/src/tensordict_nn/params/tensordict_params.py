@@ -65,6 +65,8 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     'TensorDict'
     """
 
+    _is_mapped_plainly = True
+
     _values: dict[str, Any]
     """The non-tensor entries."""
     _order: dict[str, None]

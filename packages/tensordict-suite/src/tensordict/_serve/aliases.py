@@ -54,6 +54,8 @@ PRIVATE: Mapping[str, tuple[str, str]] = {
     "TruncatedStandardNormal": ("tensordict_nn.compat", "TruncatedStandardNormal"),
     "_ACCEPTED_CLASSES": ("tensordict_core.compat", "ENTRY_TYPES"),
     "_NESTED_TENSORS_AS_LISTS": ("tensordict_core.compat", "NESTED_TENSORS_AS_LISTS"),
+    "_BatchedUninitializedBuffer": ("tensordict_nn.compat", "BatchedUninitializedBuffer"),
+    "_BatchedUninitializedParameter": ("tensordict_nn.compat", "BatchedUninitializedParameter"),
     "_SubTensorDict": ("tensordict_core", "SubTensorDict"),
     "_add_suffix": ("tensordict_nn.compat", "add_suffix"),
     "_default_is_leaf": ("tensordict_core", "default_is_leaf"),
