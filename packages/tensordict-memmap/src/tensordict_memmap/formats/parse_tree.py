@@ -157,22 +157,22 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
         order = record.get("_key_order")
         if isinstance(order, list) and sorted(map(str, order)) == sorted(entries):
             node.entries = {name: entries[name] for name in order}
-    dims = len(size)
-    for entry in entries.values() if dims else ():
+    _check_sizes(node, place)
+    if only and only[0] not in entries:
+        tables = [table for table in (record, escaped) if isinstance(table, dict)]
+        known = [name for table in tables for name, about in table.items() if type(about) is dict and _is_entry(about)]
+        where = f"under {show(key)}" if key else "there"
+        raise KeyError(f"no entry {only[0]!r} was saved {where}; the nearest are {nearest(only[0], known)}")
+    return node
+
+
+def _check_sizes(node: Dense, place: str) -> None:
+    """Refuses entries that do not start with the batch size of their node."""
+    size, dims = node.batch_size, len(node.batch_size)
+    for entry in node.entries.values() if dims else ():
         own = size if isinstance(entry, Parts) else entry.shape if isinstance(entry, Leaf) else entry.batch_size
         if own[:dims] != size and not (isinstance(entry, Leaf) and entry.layout != "strided" and own[:1] == size):
             raise damaged(entry.key, place, f"gives it the shape {list(own)} where the batch size is {list(size)}")
-    if only and only[0] not in entries:
-        names = [
-            name
-            for table in (record, escaped)
-            if isinstance(table, dict)
-            for name, about in table.items()
-            if isinstance(about, dict) and _is_entry(about)
-        ]
-        place = f"under {show(key)}" if key else "there"
-        raise KeyError(f"no entry {only[0]!r} was saved {place}; the nearest are {nearest(only[0], names)}")
-    return node
 
 
 def _is_entry(about: dict[str, Any]) -> bool:

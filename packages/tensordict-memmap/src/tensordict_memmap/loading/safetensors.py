@@ -298,10 +298,26 @@ def open_shards(
     Returns:
         What was opened, the file with the record among it, and what is wanted of it, None where that is all.
     """
+    index, files = _parse_index(path, document)
+    places: dict[str, str] = index["weight_map"]
+    opened = {name: open_one(name) for name in files[: 1 if choice is not None else None]}
+    # a save of ours has its record in the first file; other tools write none
+    part = chosen_part(places, opened[files[0]][1], choice, path) if choice is not None and files else None
+    needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
+    opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
+    if part is not None and part.schema is None and any(RECORD in texts for _, texts, _ in opened.values()):
+        part = None
+        opened |= {name: open_one(name) for name in files if name not in opened}
+    _check_places(path, places, opened)
+    _check_save_ids(path, index, {name: texts for name, (_, texts, _) in opened.items()})
+    return [opened[name] for name in files if name in opened], part
+
+
+def _parse_index(path: str, document: bytes) -> tuple[dict[str, Any], list[str]]:
+    """The index of shards, and the names of the files in it, in order."""
     try:
-        index = orjson.loads(document)
-        places: dict[str, Any] = index["weight_map"]
-        files = sorted(set(places.values()))
+        index: dict[str, Any] = orjson.loads(document)
+        files = sorted(set(index["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"the index of a safetensors save maps names to files, and {path} does not ({error}); get it again"
@@ -311,14 +327,11 @@ def open_shards(
             raise ValueError(
                 f"the files of {path} lie beside it, and {name!r:.200} does not; it is damaged: get it again"
             )
-    opened = {name: open_one(name) for name in files[: 1 if choice is not None else None]}
-    # a save of ours has its record in the first file; other tools write none
-    part = chosen_part(places, opened[files[0]][1], choice, path) if choice is not None and files else None
-    needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
-    opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
-    if part is not None and part.schema is None and any(RECORD in texts for _, texts, _ in opened.values()):
-        part = None
-        opened |= {name: open_one(name) for name in files if name not in opened}
+    return index, files
+
+
+def _check_places(path: str, places: Mapping[str, str], opened: Mapping[str, Opened]) -> None:
+    """Refuses files that hold other tensors than the index says."""
     for name, (tensors, _, _) in opened.items():
         wrong = [one for one in tensors if places.get(one) != name]
         if wrong:
@@ -326,12 +339,10 @@ def open_shards(
                 f"{path} lists tensor {wrong[0]!r:.200} in {name}, which does not hold it; the files are not of one "
                 "save: get all of them again"
             )
-    _check_save_ids(path, index, {name: texts for name, (_, texts, _) in opened.items()})
     there = {one for tensors, _, _ in opened.values() for one in tensors}
     missing = {one for one, name in places.items() if name in opened} - there
     if missing:
         raise ValueError(f"tensor {min(missing)!r:.200} of {path} is in none of its files; get all of them again")
-    return [opened[name] for name in files if name in opened], part
 
 
 def _check_save_ids(path: str, index: dict[str, Any], texts: Mapping[str, Mapping[str, str]]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.meta import starts_with
+from tensordict_core.base.meta import Meta, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry.types import containers
@@ -18,6 +18,15 @@ from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.ops.entries.update_inplace import InPlaceUpdating, as_paths, pairs, restricted
 
 __all__ = ["Updating"]
+
+
+def _copied(value: Any, clone: bool, meta: Meta) -> Any:
+    """Return what an update stores for a value: a copy if ``clone``, otherwise a shallow one of a tensordict."""
+    if isinstance(value, Node):
+        return value._clone(clone)
+    if clone and isinstance(value, dict):
+        return containers.dense({}, batch_size=meta.batch_size, device=meta.device).update(value, True)
+    return value.clone() if clone and isinstance(value, Tensor) else value
 
 
 class Updating(InPlaceUpdating):
@@ -185,12 +194,8 @@ class Updating(InPlaceUpdating):
                 if lazy is not old:
                     stored.append((key, lazy))
                 continue
-            if plan.clone and isinstance(value, dict):
-                value = containers.dense({}, batch_size=meta.batch_size, device=meta.device).update(value, True)
-            elif plan.clone and isinstance(value, Tensor | Node):
-                value = value._clone(True) if isinstance(value, Node) else value.clone()
-            elif nested and isinstance(value, Node):
-                value = value._clone(False)
+            if plan.clone or nested:
+                value = _copied(value, plan.clone, meta)
             entry = self._plan_set(key, value, plan, prefix)
             if entry is not None:
                 stored.append((key, entry))
