@@ -28,6 +28,7 @@ extensions = [
     "migration",
 ]
 exclude_patterns = ["_build", "_ext", "_templates"]
+pygments_dark_style = "github-dark"
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
