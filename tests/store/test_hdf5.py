@@ -275,34 +275,6 @@ def test_a_file_is_mapped_in_blocks_of_rows(path, tmp_path, monkeypatch):
     td.close()
 
 
-@pytest.mark.parametrize("backend", ["h5", "zarr"])
-def test_whatever_a_file_holds_is_mapped(tmp_path, monkeypatch, backend):
-    pytest.importorskip("tensordict_memmap", reason="tensordict-memmap is not installed")
-    pytest.importorskip("zarr", reason="zarr is an extra")
-    tensorclass = pytest.importorskip("tensordict_class", reason="tensordict-class is not installed").tensorclass
-
-    @tensorclass
-    class Point:
-        x: torch.Tensor
-        inner: TensorDict
-
-    entries = {
-        "point": Point(
-            torch.ones(3, 2), TensorDict({"bits": torch.ones(3, dtype=torch.bfloat16)}, [3]), batch_size=[3]
-        ),
-        "none": torch.zeros(3, 0),
-        "text": "x",
-        "flag": torch.tensor([True, False, True]),
-    }
-    td = TensorDict(entries, [3])
-    stored = PersistentTensorDict.from_dict(td, tmp_path / "stored", backend=backend)
-    mapped = stored.memmap(tmp_path / "mapped")
-    assert type(mapped["point"]) is Point and mapped["point"].x.sum() == 6 and (mapped == td).all()
-    assert type(stored[1:]["point"]) is Point and type(stored.clone()["point"]) is Point
-    assert (stored[1:].to_tensordict() == td[1:]).all()
-    stored.close()
-
-
 @pytest.mark.parametrize("storage", ["h5", "zarr"])
 def test_a_schema_makes_a_file_of_zeros(storage, tmp_path):
     pytest.importorskip({"h5": "h5py"}.get(storage, storage), reason="the storage is an extra")

@@ -146,6 +146,7 @@ def test_what_is_popped_can_still_be_read(stored):
 
 
 def test_a_mapped_copy_is_locked(stored, tmp_path):
+    pytest.importorskip("tensordict_memmap", reason="tensordict-memmap is not installed")
     assert stored.memmap(tmp_path / "new").is_locked and stored.memmap().is_locked
 
 

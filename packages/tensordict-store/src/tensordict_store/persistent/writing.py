@@ -85,7 +85,8 @@ def _shapes(node: Any) -> TensorDict:
         elif type(entry) is type(node):
             out.set(key, _shapes(entry))
         elif (inner := _inner(entry)) is not None:
-            out.set(key, type(entry)._from_disk_form({}, {"_tensordict": _shapes(inner)}))
+            wrapper: Any = type(entry)
+            out.set(key, wrapper._from_disk_form({}, {"_tensordict": _shapes(inner)}))
         else:
             out.set(key, entry)
     return out
@@ -120,7 +121,7 @@ def _fill(target: Any, node: Any) -> None:
 
 def _write_at(file: int, offset: int, values: np.ndarray[Any, Any]) -> None:
     """Write an array into an open file; what is written lies in the mappings of the file too."""
-    data = memoryview(values.reshape(-1).view(np.uint8))
+    data = values.reshape(-1).view(np.uint8).data
     while data:
         written = os.pwrite(file, data, offset)
         data, offset = data[written:], offset + written
