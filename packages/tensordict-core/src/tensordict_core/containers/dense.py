@@ -260,9 +260,13 @@ class TensorDict(TensorDictBase):
         if are_plain and not any(map(is_, olds, values)):
             plan.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
             return
+        keys, targets, sources = plan.keys, plan.targets, plan.sources
         for key, old, value in zip(theirs, olds, values, strict=True):
             if type(old) is Tensor and type(value) is Tensor:
-                plan.add((*prefix, key) if prefix else key, old, value)
+                if old is not value:  # what `add` does; its call costs as much as the rest of this loop
+                    keys.append((*prefix, key) if prefix else key)
+                    targets.append(old)
+                    sources.append(value)
             elif type(key) is str:
                 self._plan_entry(key, None, value, plan, prefix)
             else:

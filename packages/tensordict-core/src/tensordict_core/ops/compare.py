@@ -62,9 +62,9 @@ def _as_tensors(td: Any, other: Any) -> Any:
         return td
     result = td
     for key, mine in list(td._items()):
-        theirs = other._peek(key)
         if not isinstance(mine, Node):
             continue
+        theirs = other._peek(key)
         if mine._is_non_tensor and is_leaf_tensor(theirs):
             new: Any = as_tensor(mine.tolist())
         elif not mine._is_opaque and isinstance(theirs, Node):

@@ -192,10 +192,12 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     # entries ---------------------------------------------------------------------------------------------------------
 
     def _items(self) -> Iterable[tuple[str, Any]]:
-        stores = (self._parameters, self._buffers, self._modules, self._values)
+        own = self.__dict__  # every operation reads the items, and attributes of a module are read slowly
+        stores = (own["_parameters"], own["_buffers"], own["_modules"], own["_values"])
         used = [store for store in stores if store]
-        items = [(key, value) for store in used for key, value in store.items() if value is not None]
-        items += self._views()
+        items = [item for store in used for item in store.items() if item[1] is not None]
+        if len(own) != own["_attributes"]:
+            items += self._views()
         if len(used) < 2:
             return items
         # modules add and remove entries without notice, so the order may lack some and have others
@@ -206,7 +208,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def _views(self) -> list[tuple[str, Tensor]]:
         """Returns tensors that are plain attributes: sharding replaces parameters by views of a flat one."""
         own = self.__dict__
-        if len(own) == self._attributes:
+        if len(own) == own["_attributes"]:
             return []
         return [(key, value) for key, value in own.items() if isinstance(value, Tensor)]
 

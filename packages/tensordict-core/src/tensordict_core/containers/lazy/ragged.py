@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import non_tensor_entry
@@ -130,7 +131,11 @@ class LazyRagged:
         for key in self._keys():
             column = [td._peek(key) for td in tds]
             first = column[0]
-            if is_leaf_tensor(first):
+            if plain and type(first) is Tensor:  # the usual case, in few calls: a stack may have thousands of elements
+                shape = first.shape
+                if not all([type(entry) is Tensor and entry.shape == shape for entry in column]):
+                    return True
+            elif is_leaf_tensor(first):
                 if not all(is_leaf_tensor(entry) for entry in column):
                     return True
                 shapes = {entry.shape if plain else td._shape_of(key) for td, entry in zip(tds, column, strict=True)}

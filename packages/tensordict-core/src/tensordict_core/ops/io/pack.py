@@ -159,44 +159,45 @@ class Packing(Node):
                 f"{-dims - 1} to {dims}"
             )
         at = dim if dim < 0 else dim - dims - 1
-        leaves = self._packable()
+        items = list(self.items(True, sort=True))
+        leaves = _packable(items)
         shapes = {key: leaf.shape[dims:] for key, leaf in leaves.items()}
         if layout is None:
-            layout = PackLayout(
-                tuple(leaves), tuple(shapes.values()), at, self._nested_sizes(), self.device, _class_of(self)
+            nested = tuple(
+                (key, value.batch_size[dims:], _class_of(value)) for key, value in items if isinstance(value, Node)
             )
+            layout = PackLayout(tuple(leaves), tuple(shapes.values()), at, nested, self.device, _class_of(self))
+            keys: Iterable[Any] = leaves
         else:
             _check_layout(layout, shapes, at)
-        columns = [leaves[key].reshape((*size, math.prod(shapes[key]))) for key in map(unravel_key, layout.keys)]
+            keys = map(unravel_key, layout.keys)
+        columns = [
+            leaves[key] if len(shapes[key]) == 1 else leaves[key].reshape((*size, math.prod(shapes[key])))
+            for key in keys
+        ]
         flat = torch.cat(columns, -1) if columns else torch.zeros((*size, 0), device=self.device)
-        return flat.movedim(-1, at).contiguous(), layout
+        return flat if at == -1 else flat.movedim(-1, at).contiguous(), layout
 
-    def _packable(self) -> dict[Any, Tensor]:
-        """Return the leaves by key, in alphabetical order."""
-        for key, value in self.items(True):
-            if isinstance(value, Node) and value._is_opaque:
+
+def _packable(items: Iterable[tuple[Any, Any]]) -> dict[Any, Tensor]:
+    """Return the leaves among the entries of all levels, by key."""
+    leaves: dict[Any, Tensor] = {}
+    first: Tensor | None = None
+    for key, value in items:
+        if not isinstance(value, Node):
+            first = value if first is None else first
+            if value.dtype is not first.dtype or value.device != first.device:
                 raise TypeError(
-                    f"key {key!r} is a {type(value).__name__}, and pack() takes tensors; leave it out with exclude() "
-                    "or filter_non_tensor_data()"
-                )
-        leaves: dict[Any, Tensor] = dict(self.items(True, True, sort=True))
-        first: Tensor | None = None
-        for key, leaf in leaves.items():
-            first = leaf if first is None else first
-            if (leaf.dtype, leaf.device) != (first.dtype, first.device):
-                raise TypeError(
-                    f"key {key!r} is {leaf.dtype} on {leaf.device}, and the leaves before it are {first.dtype} on "
+                    f"key {key!r} is {value.dtype} on {value.device}, and the leaves before it are {first.dtype} on "
                     f"{first.device}; cast or move the tensordict first"
                 )
-        return leaves
-
-    def _nested_sizes(self) -> tuple[tuple[NestedKey, torch.Size, type | None], ...]:
-        dims = len(self._meta.batch_size)
-        return tuple(
-            (key, value.batch_size[dims:], _class_of(value))
-            for key, value in self.items(True, sort=True)
-            if isinstance(value, Node)
-        )
+            leaves[key] = value
+        elif value._is_opaque:
+            raise TypeError(
+                f"key {key!r} is a {type(value).__name__}, and pack() takes tensors; leave it out with exclude() "
+                "or filter_non_tensor_data()"
+            )
+    return leaves
 
 
 def _check_layout(layout: PackLayout, shapes: dict[Any, torch.Size], dim: int) -> None:
