@@ -36,6 +36,14 @@ def mapped_stack(lib: Any) -> Any:
     return made.memmap_().device, made.is_memmap(), made.tensordicts[0].device
 
 
+def ancestors(lib: Any) -> Any:
+    root = lib.TensorDict({"a": {"b": {"c": 1}}}).lock_()
+    found = [ref() is node for ref, node in zip(root["a", "b"]._lock_parents_weakrefs, (root, root["a"]), strict=True)]
+    node = root["a"]
+    root.unlock_()
+    return found, node._lock_parents_weakrefs
+
+
 DEPTHS: dict[str, Any] = {
     "values": {"n": {"t": "text"}},
     "a value": {"a": "x"},
@@ -62,6 +70,11 @@ CALLS: dict[str, Row] = {
     "batch size of a stack": batch_size_of_a_stack,
     "batch size of a view": batch_size_of_a_view,
     "a stack, memory-mapped": mapped_stack,
+    "ancestors that hold a lock": ancestors,
+    "names below": lambda lib: (td(lib)._td_dim_names, td(lib, names=["t"])._td_dim_names, td(lib)._memmap_prefix),
+    "locks below": lambda lib: (td(lib)._is_locked, td(lib).lock_()._is_locked, td(lib).lock_()["n"]._is_locked),
+    "no process group": lambda lib: td(lib).send(1),
+    "a sum of nothing in common": lambda lib: td(lib) + lib.TensorDict({}, [3]),
     "a function as a value": lambda lib: lib.NonTensorData(len)([1, 2]),
     "a value that is no function": lambda lib: lib.NonTensorData("a")(),
     "update from a number": lambda lib: td(lib).update(3),

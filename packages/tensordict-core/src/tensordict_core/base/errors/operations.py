@@ -16,6 +16,7 @@ from tensordict_core.base.errors.types import (
     SizeError,
     SourceError,
     StackError,
+    UnmatchedKeyError,
 )
 
 
@@ -92,10 +93,10 @@ def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexCountError:
     )
 
 
-def unmatched_key(key: Any, other: Any) -> KeyError:
+def unmatched_key(key: Any, other: Any) -> UnmatchedKeyError:
     """An operand lacks a leaf of the other one."""
     names = [] if other is None else [str(k) for k in other._keys()]
-    return KeyError(
+    return UnmatchedKeyError(
         f"keys in tensordicts mismatch: key {key!r} not found in the other one, which has the keys {names}; select the "
         "common keys, or pass default= where the operation takes it"
     )

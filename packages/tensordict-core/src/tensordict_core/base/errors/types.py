@@ -12,6 +12,7 @@ __all__ = [
     "InPlaceShapeError",
     "IndexCountError",
     "KeyThroughLeafError",
+    "NoGroupError",
     "NoLimitError",
     "NotAKeyError",
     "NotASourceError",
@@ -24,6 +25,7 @@ __all__ = [
     "SourceError",
     "StackDimError",
     "StackError",
+    "UnmatchedKeyError",
 ]
 
 
@@ -77,6 +79,14 @@ class NotASourceError(TypeError, AttributeError, RuntimeError):
 
 class BatchSizeError(TypeError, ValueError):
     """A value is not a batch size."""
+
+
+class NoGroupError(RuntimeError, ValueError):
+    """No process group was started."""
+
+
+class UnmatchedKeyError(KeyError, RuntimeError):
+    """An operand lacks a key of the other one."""
 
 
 class SourceError(TypeError, ValueError):

@@ -288,7 +288,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             raise errors.names_differ(names, td._meta.names, len(new))
         device = self._meta.device
         if self.tensordicts and td._meta.device != device:
-            raise errors.SizeError(
+            raise ValueError(
                 f"Devices differ: this lazy stack has the device {device}, and the new element {td._meta.device}; move "
                 "the element with to() first"
             )

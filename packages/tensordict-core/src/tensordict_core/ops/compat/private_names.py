@@ -7,6 +7,7 @@ calls them.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Self
@@ -44,6 +45,47 @@ class PrivateNames(Node):
             kwargs.pop(option, None)
         made: Any = cls if issubclass(cls, containers.dense) else containers.dense
         return made({**(source or {}), **kwargs}, batch_size, device=device, names=names, lock=lock)
+
+    @property
+    def _td_dim_names(self) -> list[str | None] | None:
+        """Alias of ``names``; ``None`` if no dimension has one.
+
+        >>> TensorDict({}, [3])._td_dim_names is None
+        True
+        """
+        return None if self._meta.names is None else list(self._meta.names)
+
+    @property
+    def _is_locked(self) -> bool:
+        """Alias of ``is_locked``."""
+        return bool(self._locked)
+
+    @property
+    def _memmap_prefix(self) -> Any:
+        """Alias of ``saved_path``; ``None`` if the tensordict is not saved.
+
+        >>> TensorDict({})._memmap_prefix is None
+        True
+        """
+        return getattr(self, "saved_path", None)
+
+    @property
+    def _lock_parents_weakrefs(self) -> list[weakref.ref[Any]]:
+        """Weak references to the locked tensordicts that this one is in, the outermost first.
+
+        >>> td = TensorDict({"a": {"b": {}}}).lock_()
+        >>> [ref() is td for ref in td["a", "b"]._lock_parents_weakrefs]
+        [True, False]
+        """
+        found: dict[int, weakref.ref[Any]] = {}
+        waiting = [self._inmost()]
+        while waiting:
+            for ref in waiting.pop()._holders or ():
+                holder = ref()
+                if holder is not None and holder._locked:
+                    found[id(holder)] = ref
+                    waiting.append(holder)
+        return list(found.values())[::-1]
 
     def _fast_apply(self, fn: Callable[..., Any], *others: Any, **options: Any) -> Any:
         """Alias of ``apply`` that keeps empty nested tensordicts by default.

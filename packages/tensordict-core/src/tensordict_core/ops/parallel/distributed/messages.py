@@ -50,7 +50,7 @@ def process_group() -> Any:
     if not dist.is_available():
         raise RuntimeError("this build of PyTorch has no torch.distributed; install one that has")
     if not dist.is_initialized():
-        raise RuntimeError("no process group was started; call torch.distributed.init_process_group first")
+        raise errors.NoGroupError("no process group was started; call torch.distributed.init_process_group first")
     return dist
 
 
