@@ -171,7 +171,7 @@ def test_what_cannot_grow_says_so(path, name, rows):
 
 
 def test_appending_needs_a_save_and_rows(path, tmp_path, rows):
-    with pytest.raises(ValueError, match="is no saved folder"):
+    with pytest.raises(ValueError, match="is not a saved folder"):
         append_memmap(path, rows(0, 1))
     (tmp_path / "bare").mkdir()
     with pytest.raises(FileNotFoundError, match=r"meta\.json"):

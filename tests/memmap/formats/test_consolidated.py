@@ -261,7 +261,7 @@ def test_nested_entries_start_with_the_batch_size(tmp_path):
 def test_a_description_that_cannot_be_is_an_error(tmp_path, bad):
     text = json.dumps(bad).encode()
     (tmp_path / "x").write_bytes(bytes(8) + text + len(text).to_bytes(8, "little"))
-    with pytest.raises(ValueError, match=r"consolidated|damaged|registered|do not make one"):
+    with pytest.raises(ValueError, match=r"consolidated|damaged|registered|cannot be rebuilt"):
         from_consolidated(tmp_path / "x")
 
 

@@ -112,7 +112,7 @@ def test_what_another_tool_changed_is_read_by_the_record(tmp_path, change):
     to_safetensors(ONLY_NAMES["of a batch"](), path)
     rewrite(path, change)
     if change is _rename:
-        with pytest.raises(ValueError, match=r"b.z.*which the file does not hold"):
+        with pytest.raises(ValueError, match=r"the file does not hold its tensor .*b.z"):
             load_memmap(path)
     else:
         assert "v" in load_memmap(path)["b"]

@@ -36,7 +36,7 @@ def check_rng_state(state: Mapping[str, Any]) -> None:
     """Checks that `set_rng_state` will take a state, which may come from a damaged file.
 
     Raises:
-        ValueError: A part of it is missing or is no state.
+        ValueError: A part of it is missing or is not a state.
 
     >>> check_rng_state(rng_state())
     """

@@ -111,11 +111,11 @@ def _from_torch(path: str) -> TensorDict:
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         if refused:
             raise ValueError(
-                f"{path} holds {refused[1]}, which is no tensor and no plain value; if you trust the file, save what "
-                "torch.load(..., weights_only=False) returns"
+                f"{path} holds {refused[1]}, which is neither a tensor nor a plain value; if you trust the file, save "
+                "what torch.load(..., weights_only=False) returns"
             ) from None
         reason = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path} is damaged, or no file of torch.save: {reason}") from None
+        raise ValueError(f"{path} is damaged, or not a file of torch.save: {reason}") from None
     if not isinstance(loaded, dict):
         raise ValueError(f"{path} holds a {type(loaded).__name__}, and a dict of tensors can be converted")
     td: TensorDict = TensorDict.from_dict(loaded, auto_batch_size=False)
@@ -144,7 +144,7 @@ def difference(a: str, b: str, *, values: bool, allow_pickle: bool | None) -> di
 
 
 def _counted(a: str, b: str, key: tuple[str, ...]) -> dict[str, Any]:
-    """The number of elements that differ at a key, and the largest difference; None for what is no plain tensor."""
+    """Counts the elements that differ at a key, and finds the largest difference; None if either is not a tensor."""
     record: dict[str, Any] = {"key": list(key), "count": None, "of": None, "largest": None}
     one, two = (load_memmap(path, mode="r", subpath=key or None, allow_pickle=None) for path in (a, b))
     if not (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)) or one.is_nested or two.is_nested:

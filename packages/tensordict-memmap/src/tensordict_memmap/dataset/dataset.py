@@ -479,7 +479,7 @@ def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bo
     """
     if not os.path.isdir(prefix):
         raise ValueError(
-            f"{os.fspath(prefix)} is no saved folder, and rows are appended to folders only; unpack an archive with "
+            f"{os.fspath(prefix)} is not a saved folder, and rows are appended to folders only; unpack an archive with "
             "unpack_memmap first"
         )
     if not hasattr(rows, "batch_size"):

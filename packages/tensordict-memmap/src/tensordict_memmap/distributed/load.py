@@ -213,7 +213,7 @@ class BoxReader:
                 out.copy_(values)
 
     def _saved(self, source: torch.Tensor) -> Saved | None:
-        """Where a tensor lies in its file; None if it is no whole tensor over a mapped file."""
+        """The position of a tensor in its file; None unless it is a whole tensor over a mapped file."""
         if not source.numel() or not source.is_contiguous():
             return None
         if isinstance(source, MemoryMappedTensor):

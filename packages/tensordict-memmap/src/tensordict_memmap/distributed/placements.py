@@ -27,7 +27,7 @@ def parts_of(tensor: DTensor, key: Path) -> list[Part]:
     """The boxes that this rank holds of a DTensor, with views of its local tensor.
 
     Raises:
-        TypeError: A placement is of a kind that says no position, such as ``Partial``; the error names the key.
+        TypeError: A placement, such as ``Partial``, does not determine positions; the error names the key.
     """
     check_placements(tensor, key)
     mesh = tensor.device_mesh
@@ -49,7 +49,7 @@ def parts_of(tensor: DTensor, key: Path) -> list[Part]:
 
 
 def check_placements(tensor: DTensor, key: Path) -> None:
-    """Refuses placements that say no position.
+    """Refuses placements that do not determine positions, such as ``Partial``.
 
     Raises:
         TypeError: There is one; the error names the key.

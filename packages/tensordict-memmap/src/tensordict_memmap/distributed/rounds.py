@@ -161,8 +161,8 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
 
     Args:
         team: the ranks.
-        request: what this rank wants, which has to be the same on all; under ``"failure"``, why it cannot take part,
-            and under ``"names"``, a digest of the names of its tensors.
+        request: the request of this rank, which has to be the same on all; its item ``"failure"`` says why the rank
+            cannot take part, and ``"names"`` is a digest of the names of its tensors.
         timeout: the longest wait for the other ranks, in seconds.
         what: what is done, for errors.
         cancelled: returns whether the save was cancelled while it waits.
@@ -171,7 +171,7 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
         The connections to the other ranks.
 
     Raises:
-        RankError: A rank did not arrive in time, wants something else, or cannot take part; all ranks get it.
+        RankError: A rank did not arrive in time, has a different request, or cannot take part; all ranks raise it.
         concurrent.futures.CancelledError: ``cancelled`` returned True.
     """
     if team.size == 1:
@@ -296,7 +296,7 @@ def _given_up_by_the_coordinator(store: Any) -> list[int]:
 
 
 def late_text(timeout: float) -> str:
-    """What a rank did that is late."""
+    """Returns the part of an error message about a rank that is late."""
     return f"did not arrive within {timeout:g} s (timeout=)"
 
 
@@ -305,8 +305,8 @@ def _await_rank(
 ) -> tuple[bytes, str | None]:
     """Waits until a rank has arrived for the same save; returns what it said, or what it did instead.
 
-    A rank that is at another save, though none of the two ranks cancelled one, did not take part in all of them, or
-    its program did not: it is taken at its word after a while.
+    If a rank is at another save, although neither rank cancelled one, one of the two has skipped a save; after a while
+    its answer is accepted as it is.
     """
     store, place = team.store, f"arrived/{index}"
     start = time.monotonic()
@@ -401,7 +401,7 @@ _OWN_FIELDS = frozenset({"link", "host", "name", "names", "number", "given_up", 
 
 
 def _disagreement(arrived: dict[int, dict[str, Any]]) -> dict[int, dict[str, object]]:
-    """The failure of ranks that want something else than the coordinator."""
+    """Returns the failure of ranks whose request differs from that of the coordinator."""
     first = arrived[0]
     for one in arrived.values():
         for field in first.keys() - _OWN_FIELDS:

@@ -71,7 +71,9 @@ def team_of(group: Any = None) -> Team:
         TypeError: The argument is neither.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        raise RuntimeError("there is no process group, in which ranks save together; call init_process_group() first")
+        raise RuntimeError(
+            "a distributed save requires a process group, and there is none; call init_process_group() first"
+        )
     world = dist.distributed_c10d._get_default_group()
     ranks = _ranks_of(group)
     if dist.get_rank() not in ranks:

@@ -20,7 +20,7 @@ _DELAY = 2.0
 
 
 def shows_progress(pbar: bool | None) -> bool:
-    """Whether a call measures its progress: as it is told to, and by default if standard error is a terminal.
+    """Whether a call measures its progress: as ``pbar`` says, and by default if standard error is a terminal.
 
     >>> shows_progress(True), shows_progress(False)
     (True, False)
@@ -64,7 +64,7 @@ def progress_bar(
 
 @contextlib.contextmanager
 def progress_if_long(total: int, pbar: bool | None) -> Iterator[Callable[[int], None] | None]:
-    """Yields the function of `progress_bar`, or None where ``pbar`` and the terminal say that there is no bar."""
+    """Yields the function of `progress_bar`, or None if ``pbar`` or the terminal rules out a bar."""
     if not shows_progress(pbar):
         yield None
         return

@@ -124,7 +124,7 @@ class Scattered:
         return self.tensor.numel() * self.tensor.element_size()
 
     def run(self) -> tuple[int, int]:
-        """The number of leading dimensions whose indices are apart in the file, and the bytes of what is not."""
+        """The number of leading dimensions that are not contiguous in the file, and the bytes of a contiguous run."""
         nbytes, dim = self.tensor.element_size(), self.tensor.dim()
         while dim and (self.strides[dim - 1] == nbytes or self.tensor.shape[dim - 1] == 1):
             dim -= 1

@@ -175,7 +175,7 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
         try:
             check_path(name)
             if name in members or info.flag_bits & _ENCRYPTED or info.compress_type not in METHODS.values():
-                raise ValueError(f"{name[:200]!r} occurs twice, is encrypted or is compressed in a way not known here")
+                raise ValueError(f"{name[:200]!r} occurs twice, is encrypted or has an unknown compression")
             fixed = _LOCAL.unpack_from(data, info.header_offset)
             offset = info.header_offset + _LOCAL.size + fixed[9] + fixed[10]
             stored = info.compress_type == zipfile.ZIP_STORED
@@ -193,7 +193,7 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
         if start < end:
             raise ValueError(f"the archive {where} is damaged: {name!r} lies over another entry; save it again")
     if META not in members:
-        raise ValueError(f"{where} has no {META}, so it is no archive of a tensordict; pass one that save wrote")
+        raise ValueError(f"{where} has no {META}, so it is not an archive of a tensordict; pass one that save wrote")
     return members
 
 

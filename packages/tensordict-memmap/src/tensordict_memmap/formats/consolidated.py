@@ -62,7 +62,7 @@ def parse(record: Any, exact: Exact, buffer: Any, nbytes: int, where: str) -> No
     try:
         return parser.node(record, ())
     except RecursionError:
-        raise parser.damaged((), "nodes that are nested more deeply than tensordicts can be") from None
+        raise parser.damaged((), "its nodes are nested too deeply") from None
 
 
 def parse_extra(text: bytes) -> Exact:
@@ -118,7 +118,7 @@ class _Parser:
         if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in FIELDS[1:]):
             raise self.damaged(key, f"the description {record!r:.100}")
         if len(key) > _DEEPEST:
-            raise self.damaged(key[:3], "nodes that are nested more deeply than tensordicts can be")
+            raise self.damaged(key[:3], "its nodes are nested too deeply")
         cls, about = record.get("cls"), record["cls_metadata"]
         values = {name: self.value(one, (*key, name)) for name, one in record["non_tensors"].items()}
         inner = {name: self.node(one, (*key, name)) for name, one in record.items() if name not in FIELDS}
@@ -134,7 +134,7 @@ class _Parser:
         for entry in node.entries.values() if size else ():
             own = outer_size(entry, len(size))
             if own != size:
-                raise self.damaged(entry.key, f"the shape {list(own)} where the batch size is {list(size)}")
+                raise self.damaged(entry.key, f"the shape {list(own)} does not start with the batch size {list(size)}")
         if cls == "TensorDict":
             return node
         if not isinstance(cls, str) or (found := find_class(cls)) is None:
@@ -182,7 +182,7 @@ class _Parser:
             ragged = about[5] if len(about) > 5 else 1
             made = self.checked_jagged(flat, offsets, None if lengths is None else self.tensor(lengths, key), ragged)
         except (KeyError, TypeError, RuntimeError, IndexError) as error:
-            raise self.damaged(key, f"parts that make no jagged tensor ({error})") from None
+            raise self.damaged(key, f"its parts do not form a jagged tensor ({error})") from None
         return Leaf(key, "", flat.dtype, (len(offsets) - 1, flat.ndim), "jagged", made, ragged=ragged)
 
     @staticmethod
@@ -192,7 +192,7 @@ class _Parser:
         along = flat.shape[ragged - 1] if type(ragged) is int and 1 <= ragged <= flat.ndim else -1
         for part in (offsets,) if lengths is None else (offsets, lengths):
             if part.ndim != 1 or part.dtype not in (torch.int64, torch.int32):
-                raise RuntimeError("its offsets or lengths are no lists of integers")
+                raise RuntimeError("its offsets or lengths are not 1D tensors of integers")
         starts = offsets.tolist()
         rising = all(a <= b for a, b in itertools.pairwise(starts))
         if (
@@ -218,17 +218,17 @@ class _Parser:
                     raise ValueError(f"the shape {shape!r:.100}")
                 size *= n
             if not type(start) is type(stop) is type(pad) is int or pad < 0 or stop - pad - start != size:
-                raise ValueError(f"bytes {start!r:.30} to {stop!r:.30} for {size}")
+                raise ValueError(f"bytes {start!r:.30} to {stop!r:.30} for a tensor of {size} bytes")
             if not 0 <= start <= stop <= self.nbytes:
-                raise ValueError(f"bytes {start} to {stop} of {self.nbytes}")
+                raise ValueError(f"bytes {start} to {stop} of a file with {self.nbytes} bytes of tensors")
             if not size:
                 return torch.empty(shape, dtype=dtype)
             if dtype is torch.complex128 and start % dtype.itemsize:  # torch's kernels would end the process
-                raise ValueError(f"complex numbers of 16 bytes from byte {start} on, which is no multiple of that")
+                raise ValueError(f"complex numbers of 16 bytes start at byte {start}, which is not a multiple of 16")
             flat = torch.frombuffer(self.buffer, dtype=dtype, count=size // dtype.itemsize, offset=start)
             return flat if len(shape) == 1 else flat.resize_(shape)
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise self.damaged(key, f"what cannot be: {error}") from None
+            raise self.damaged(key, f"{error}") from None
 
     def value(self, about: Any, key: Path) -> Value:
         try:
@@ -236,9 +236,11 @@ class _Parser:
             form = self.exact.get(key)
             value = value if form is None else nontensor.decode(form)
         except (ValueError, TypeError) as error:
-            raise self.damaged(key, f"a value that cannot be read ({error})") from None
+            raise self.damaged(key, f"its value cannot be read ({error})") from None
         return Value(key, "", self.size(size, key), value=value)
 
     def damaged(self, key: Path, what: str) -> ValueError:
-        where = f"key {show(key)}" if key else "the whole"
-        return ValueError(f"the description in {self.where} gives {where} {what}; the file is damaged: save it again")
+        where = f"key {show(key)}" if key else "the saved tensordict"
+        return ValueError(
+            f"{where} in {self.where} has an invalid description: {what}; the file is damaged: save it again"
+        )

@@ -42,29 +42,31 @@ def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
         count = len(inside)
         if {str(number) for number in range(count)} != set(inside):
             raise ValueError(
-                f"a stack has all of its elements, and {place or 'the folder'} holds only {inside}; restore it"
+                f"{place or 'the folder'} is a stack with missing elements: it holds only {inside}; restore it"
             )
         if type(record["stack_dim"]) is not int:
-            raise ValueError(f"{start}{META_PT} gives no number as the stack dimension; restore the file")
+            raise ValueError(f"{start}{META_PT} gives a stack dimension that is not a number; restore the file")
         facts = {"stack_dim": record["stack_dim"], "stack_dim_name": None}
         stack = Parts(key, place, LazyStackedTensorDict, LAZY, facts)
         for number in map(str, range(count)):
             stack.parts[number] = parse_oldest(folder, place=start + number, key=(*key, number))
         return stack
     if not isinstance(record.get("batch_size"), torch.Size):
-        raise ValueError(f"{start}{META_PT} gives a batch size, and this one does not; restore the file")
+        raise ValueError(f"{start}{META_PT} has no batch size; restore the file")
     if not is_possible(record["batch_size"], torch.uint8):
-        raise ValueError(f"{start}{META_PT} gives a batch size that cannot be; restore the file")
+        raise ValueError(f"{start}{META_PT} gives an invalid batch size; restore the file")
     node = Dense(key, place, tuple(record["batch_size"]))
     for name in found:
         if name.endswith(".meta.pt"):
             stem = name.removesuffix(".meta.pt")
             about = _load(folder, start + name, (*key, stem))
             if not (isinstance(about.get("shape"), torch.Size) and isinstance(about.get("dtype"), torch.dtype)):
-                raise ValueError(f"{start}{name} gives shape and dtype of key {show((*key, stem))}; restore the file")
+                raise ValueError(
+                    f"{start}{name} lacks the shape or dtype of key {show((*key, stem))}; restore the file"
+                )
             if about["dtype"] in QUANTIZED or not is_possible(about["shape"], about["dtype"]):
                 raise ValueError(
-                    f"{start}{name} gives key {show((*key, stem))} a shape or a dtype that cannot be; restore the file"
+                    f"{start}{name} gives key {show((*key, stem))} an invalid shape or dtype; restore the file"
                 )
             if tuple(about["shape"][: len(node.batch_size)]) != node.batch_size:
                 raise ValueError(
@@ -89,5 +91,5 @@ def _load(folder: Folder, path: str, key: Path) -> dict[str, Any]:
             f"the description {where}, {path}, holds more than shapes and dtypes or is damaged: {error}"
         ) from None
     if not isinstance(record, dict):
-        raise ValueError(f"the description {where}, {path}, is no dictionary; restore it")
+        raise ValueError(f"the description {where}, {path}, is not a dictionary; restore it")
     return record

@@ -77,7 +77,7 @@ def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int,
     try:
         return _parse(folder, place=place, key=key, around=around, only=only)
     except RecursionError:  # also from errors that show what they find
-        raise damaged(key, place, "is nested deeper than tensordicts can be") from None
+        raise damaged(key, place, "is nested too deeply") from None
 
 
 def _parse(folder: Folder, *, place: str, key: Path, around: tuple[int, ...] = (), only: Path = ()) -> Node:
@@ -120,7 +120,7 @@ def _inside(place: str, name: str) -> str:
 
 def _sizes(value: Any, key: Path, place: str) -> tuple[int, ...]:
     if not isinstance(value, list) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in value):
-        raise damaged(key, place, f"gives the shape {value!r:.100}")
+        raise damaged(key, place, f"gives the invalid shape {value!r:.100}")
     return tuple(value)
 
 
@@ -131,7 +131,7 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
     names = record.get("_names")
     size = _sizes(record["shape"], key, place)
     if names is not None and not are_names(names, size):
-        raise damaged(key, place, f"gives the dimension names {names!r:.100}")
+        raise damaged(key, place, f"gives the invalid dimension names {names!r:.100}")
     owner = record.get("_owner")
     node = Dense(key, place, size, None if names is None else tuple(names))
     node.owner = owner if isinstance(owner, str) else None
@@ -172,7 +172,11 @@ def _check_sizes(node: Dense, place: str) -> None:
     for entry in node.entries.values() if dims else ():
         own = size if isinstance(entry, Parts) else entry.shape if isinstance(entry, Leaf) else entry.batch_size
         if own[:dims] != size and not (isinstance(entry, Leaf) and entry.layout != "strided" and own[:1] == size):
-            raise damaged(entry.key, place, f"gives it the shape {list(own)} where the batch size is {list(size)}")
+            raise damaged(
+                entry.key,
+                place,
+                f"gives it the shape {list(own)}, which does not start with the batch size {list(size)}",
+            )
 
 
 def _is_entry(about: dict[str, Any]) -> bool:
@@ -193,7 +197,7 @@ def _parse_escaped(folder: Folder, escaped: dict[str, Any], node: Dense, only: P
         key = (*node.key, name)
         stem = about.get("file") if isinstance(about, dict) else None
         if not is_escape(stem) or not isinstance(stem, str):
-            raise damaged(key, node.folder, f"names the file {stem!r:.100}")
+            raise damaged(key, node.folder, f"names the invalid file {stem!r:.100}")
         node.escaped[name] = stem
         if "dtype" in about:
             node.entries[name] = _parse_leaf(about, key, node.folder, stem, node.batch_size)
@@ -205,17 +209,17 @@ def _parse_escaped(folder: Folder, escaped: dict[str, Any], node: Dense, only: P
 def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str, around: tuple[int, ...]) -> Leaf:
     shape = about.get("shape")
     if type(shape) is not list:
-        raise damaged(key, place, f"gives the shape {shape!r:.100}")
+        raise damaged(key, place, f"gives the invalid shape {shape!r:.100}")
     for n in shape:
         if type(n) is not int or not 0 <= n < 1 << 63:
-            raise damaged(key, place, f"gives the shape {shape!r:.100}")
+            raise damaged(key, place, f"gives the invalid shape {shape!r:.100}")
     try:
         dtype = dtype_from_name(about["dtype"])
     except (ValueError, AttributeError) as error:
         raise damaged(key, place, f"gives a dtype that cannot be read ({error})") from None
     leaf = Leaf(key, f"{place}/{stem}{LEAF}" if place else stem + LEAF, dtype, tuple(shape))
     if not is_possible(leaf.shape, dtype):
-        raise damaged(key, place, f"gives the shape {shape!r:.100}, whose elements nothing could count")
+        raise damaged(key, place, f"gives the shape {shape!r:.100}, which is too large")
     if about.get("is_nested"):
         leaf.layout = "jagged" if about.get("layout") == "torch.jagged" else "nested"
         ragged = about.get("ragged", 1)
@@ -225,7 +229,7 @@ def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str, around:
         # some in a dataset without rows.
         held = count or (leaf.layout == "jagged" and around == (0,))
         if not known or not ((held and 1 <= ragged <= dims) or (leaf.layout == "nested" and not dims)):
-            raise damaged(key, place, f"gives the shape {shape!r:.100} for a nested tensor")
+            raise damaged(key, place, f"gives the invalid shape {shape!r:.100} for a nested tensor")
         leaf.ragged = ragged
         leaf.shapes_file = leaf.file.removesuffix(LEAF) + SHAPES
     return leaf
@@ -237,7 +241,7 @@ def _parse_leaf(about: dict[str, Any], key: Path, place: str, stem: str, around:
 def _parse_lazy(folder: Folder, record: dict[str, Any], place: str, key: Path, only: Path) -> Parts:
     dim, name = record.get("stack_dim"), record.get("stack_dim_name")
     if type(dim) is not int or not isinstance(name, str | None):
-        raise damaged(key, place, f"gives the stack dimension {dim!r:.100}")
+        raise damaged(key, place, f"gives the invalid stack dimension {dim!r:.100}")
     node = Parts(key, place, LazyStackedTensorDict, LAZY, {"stack_dim": dim, "stack_dim_name": name})
     for number in map(str, _elements(folder, record, place, key)):
         if not only or number == only[0]:
@@ -269,7 +273,7 @@ def _parse_wrapper(
 ) -> Parts:
     content_place = _inside(place, WRAPPED)
     if not folder.has(content_place):
-        raise damaged(key, place, f"names the class {class_string!r:.100}, which is stored in a way not known here")
+        raise damaged(key, place, f"names the class {class_string!r:.100}, which this version cannot load")
     content = _parse(folder, place=content_place, key=key, only=only)
     owner = content.owner if isinstance(content, Dense) else None
     cls = find_class(class_string, owner)
@@ -299,7 +303,7 @@ def _parse_value(
             for number in _elements(folder, record, place, key)
         ]
         if not all(isinstance(element, Value) and element.pickle is None for element in elements):
-            raise damaged(key, place, "describes a stack whose elements are no values")
+            raise damaged(key, place, "describes a stack of values with elements that are not values")
         node.value = [element.value for element in elements if isinstance(element, Value)]
     elif stack and record["data"] == tree.STACK_PICKLE:
         node.pickle = _inside(place, tree.STACK_PICKLE)
@@ -315,6 +319,6 @@ def _parse_value(
             raise ValueError(f"the value of key {show(key)} cannot be read: {error}" if key else str(error)) from error
     if stack:
         if not isinstance(node.value, list):
-            raise damaged(key, place, "holds no list of values")
+            raise damaged(key, place, "holds values that are not a list")
         node.batch_size = nontensor.stack_size(node.value, size)
     return node

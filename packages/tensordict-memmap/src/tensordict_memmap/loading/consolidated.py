@@ -63,7 +63,9 @@ def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
         fd = file.fileno()
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or info.st_size < 8:
-            raise _no_such_file(where, f"it has {info.st_size} bytes" if info.st_size < 8 else "it is no regular file")
+            raise _no_such_file(
+                where, f"it has {info.st_size} bytes" if info.st_size < 8 else "it is not a regular file"
+            )
         length = int.from_bytes(syscalls.read_at(fd, 8, info.st_size - 8), "little")
         size = info.st_size - 8 - length
         if size < 0:
@@ -85,6 +87,6 @@ def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
 
 def _no_such_file(where: str, what: str) -> ValueError:
     return ValueError(
-        f"{where} is no consolidated file: {what}, and such a file ends with a description and its length; save it "
+        f"{where} is not a consolidated file: {what}, and such a file ends with a description and its length; save it "
         "again"
     )

@@ -228,7 +228,7 @@ def read_header(fd: int, path: str) -> tuple[bytes, Header]:
     """Reads the start of an open safetensors file, up to the end of its header, and parses the header.
 
     Raises:
-        ValueError: It is no regular file, or its header is damaged.
+        ValueError: It is not a regular file, or its header is damaged.
     """
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):

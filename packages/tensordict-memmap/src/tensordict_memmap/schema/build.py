@@ -89,8 +89,8 @@ def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) ->
             return cls._from_disk_form(node.facts, parts)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{where} is a {node.type_name or node.class_string}, and its parts do not make one: {error}; restore its "
-            f"files, or load it with the code that wrote them"
+            f"{where} is a {node.type_name or node.class_string} that cannot be rebuilt from its saved parts: {error}; "
+            f"restore its files, or load it with the code that wrote them"
         ) from error
     warnings.warn(
         f"classes are found by their registered names, and that of {where}, {node.class_string}, is not registered "
@@ -131,7 +131,7 @@ def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
 
 
 def check_on_meta(layout: str, key: Key) -> None:
-    """Refuses a nested tensor that torch has no empty twin of: one that is not jagged.
+    """Refuses a nested tensor that torch cannot create on the meta device: one that is not jagged.
 
     Raises:
         RuntimeError: It is such a tensor.

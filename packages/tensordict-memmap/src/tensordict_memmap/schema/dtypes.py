@@ -34,7 +34,7 @@ def dtype_from_name(name: str) -> torch.dtype:
         return check_dtype(DTYPES[full])
     except KeyError:
         raise ValueError(
-            f"{name!r:.100} is no dtype of torch {torch.__version__}, and a file names one; load it with the torch "
+            f"{name!r:.100} is not a dtype of torch {torch.__version__}, and a file names one; load it with the torch "
             "that wrote it"
         ) from None
 

@@ -23,7 +23,7 @@ def nested_of(
         dims: the number of dimensions of the components of a jagged tensor that has none.
 
     Raises:
-        RuntimeError, IndexError, TypeError, AssertionError: The shapes make no nested tensor, or do not fit the values.
+        RuntimeError, IndexError, TypeError, AssertionError: The shapes are invalid, or do not match the values.
 
     >>> [part.tolist() for part in nested_of(torch.arange(3), [[1], [2]], jagged=True).unbind()]
     [[0], [1, 2]]

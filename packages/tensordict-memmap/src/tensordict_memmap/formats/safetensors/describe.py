@@ -251,7 +251,7 @@ class _Namer:
                 self.node(entry, f"{start}{name}.")
 
     def row(self, key: Path, name: str, tensor: torch.Tensor) -> Leaf:
-        """Adds a tensor that is no entry itself."""
+        """Adds a tensor that is not an entry itself."""
         leaf = Leaf(key, name, tensor.dtype, tensor.shape, source=tensor, address=plain_address(tensor))
         self.rows.append(leaf)
         return leaf

@@ -247,8 +247,8 @@ def load_header(text: bytes, data_size: int, where: str) -> Header:
         where: what errors call the file.
 
     Raises:
-        ValueError: It is no valid header: broken or ambiguous JSON, a dtype not known here, a shape that does not fit
-            its bytes, bytes that overlap, leave holes or lie outside the file.
+        ValueError: The header has invalid or ambiguous JSON, an unknown dtype, a shape that does not match its bytes,
+            or bytes that overlap, leave holes or lie outside the file.
 
     >>> load_header(b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1, "x").kinds
     [Kind(dtype=torch.uint8, shape=(1,), nbytes=1)]
@@ -360,7 +360,9 @@ def _checked(header: dict[str, Any], where: str) -> Iterator[Slot]:
         except (KeyError, TypeError):
             raise _not_known(name, about, where) from None
         except ValueError as error:
-            raise error if str(error).startswith("tensor ") else _bad(name, where, "offsets that are no pair") from None
+            raise (
+                error if str(error).startswith("tensor ") else _bad(name, where, "its offsets are not a pair")
+            ) from None
         size = width * prod(shape)
         if not is_possible(shape, dtype):
             raise _bad(name, where, f"the shape {shape!r:.100}")
@@ -404,7 +406,9 @@ def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
 
 
 def _bad(name: str, where: str, what: str) -> ValueError:
-    return ValueError(f"tensor {name!r:.200} of {where} has {what}, which cannot be; the file is damaged: get it again")
+    return ValueError(
+        f"tensor {name!r:.200} of {where} has an invalid description: {what}; the file is damaged: get it again"
+    )
 
 
 def _not_known(name: str, about: Any, where: str) -> ValueError:

@@ -130,7 +130,7 @@ class _Parser:
         made: Dense | Parts
         if parts is not None:
             if dim is None:
-                raise self.damaged(key, "parts without a stack dimension")
+                raise self.damaged(key, "it has parts and no stack dimension")
             elements = enumerate(self.checked(parts, list, key))
             found: dict[str, Node] = {
                 str(n): self.node(self.checked(part, dict, key), (*key, str(n))) for n, part in elements
@@ -141,7 +141,7 @@ class _Parser:
             made.entries = self.entries(record, key, size)
             if dim is not None:
                 if not size[dim]:
-                    raise self.damaged(key, "a lazy stack of nothing")
+                    raise self.damaged(key, "a lazy stack without elements")
                 made = self.stack({STACKED: made}, dim, names, key)
         class_string = record.get("class")
         return made if class_string is None else self.wrapper(made, record, class_string, key)
@@ -200,7 +200,7 @@ class _Parser:
             raise ValueError(f"the value of {_place(key)} in {self.where} cannot be read: {error}") from error
         if made.stack:
             if not isinstance(made.value, list):
-                raise self.damaged(key, "no list of values")
+                raise self.damaged(key, "its values are not a list")
             made.batch_size = nontensor.stack_size(made.value, own)
         return made
 
@@ -208,7 +208,7 @@ class _Parser:
 
     def checked(self, found: Any, kind: type[Any], key: Path) -> Any:
         if not isinstance(found, kind):
-            raise self.damaged(key, f"{found!r:.100} where a {kind.__name__} belongs")
+            raise self.damaged(key, f"{found!r:.100} is not a {kind.__name__}")
         return found
 
     def size(self, found: Any, key: Path) -> tuple[int, ...]:
@@ -223,7 +223,9 @@ class _Parser:
 
 
 def _damaged(where: str, key: Path, what: str) -> ValueError:
-    return ValueError(f"the structure in {where} gives {_place(key)} {what}; the file is damaged: save again")
+    return ValueError(
+        f"{_place(key)} in {where} has an invalid description: {what}; the file is damaged: save it again"
+    )
 
 
 def _place(key: Path) -> str:
@@ -276,13 +278,17 @@ class _Binder:
         for entry in node.entries.values():
             if not isinstance(entry, Leaf):
                 if dims and not _is_within(outer_size(entry, dims), size):
-                    raise self.damaged(entry.key, f"a batch size where that around it is {list(size)}")
+                    raise self.damaged(
+                        entry.key, f"its batch size does not start with {list(size)}, that of the tensordict around it"
+                    )
                 continue
             tensor = self.tensor(entry.key, entry.file)
             if entry.shapes_file:
                 source = self.nested(tensor, entry)
                 if size and source.size(0) != size[0]:
-                    raise self.damaged(entry.key, f"{source.size(0)} components where the batch size is {list(size)}")
+                    raise self.damaged(
+                        entry.key, f"it has {source.size(0)} components, and the batch size is {list(size)}"
+                    )
             else:
                 source = tensor if entry.dtype is _UNKNOWN else self.viewed(tensor, entry)
                 if dims and not entry.unbatched and tuple(source.shape[:dims]) != size:
@@ -297,7 +303,7 @@ class _Binder:
     def tensor(self, key: Path, name: str) -> torch.Tensor:
         tensor = self.tensors.get(name)
         if tensor is None:
-            raise self.damaged(key, f"the tensor {name!r:.100}, which the file does not hold")
+            raise self.damaged(key, f"the file does not hold its tensor {name!r:.100}")
         self.used.add(name)
         return tensor
 
@@ -307,7 +313,7 @@ class _Binder:
             if (
                 dtype is torch.complex128 and tensor.data_ptr() % dtype.itemsize
             ):  # torch's kernels would end the process
-                raise ValueError("which it has at an address that is no multiple of 16")
+                raise ValueError("its address is not a multiple of 16")
             return torch.view_as_complex(tensor) if dtype.is_complex else tensor.view(dtype)
         except (ValueError, RuntimeError) as error:
             raise self.damaged(
@@ -317,12 +323,12 @@ class _Binder:
     def nested(self, flat: torch.Tensor, leaf: Leaf) -> torch.Tensor:
         shapes = self.tensor(leaf.key, leaf.shapes_file)
         if shapes.ndim != 2 or shapes.dtype != torch.int64:
-            raise self.damaged(leaf.key, "shapes of components that are none")
+            raise self.damaged(leaf.key, "the shapes of its components are not a 2D tensor of int64")
         if not shapes.size(1) and shapes.size(0) != flat.numel():  # any number of rows takes no bytes
             raise self.damaged(leaf.key, f"{shapes.size(0)} components without sizes for {flat.numel()} elements")
         rows = shapes.tolist()
         if any(n < 0 for row in rows for n in row) or sum(prod(row) for row in rows) != flat.numel():
-            raise self.damaged(leaf.key, f"shapes of components that do not fit its {flat.numel()} elements")
+            raise self.damaged(leaf.key, f"the shapes of its components do not match its {flat.numel()} elements")
         jagged = leaf.layout == "jagged"
         if self.device is not None and self.device.type == "meta":
             check_on_meta("jagged" if jagged else "strided", leaf.key)
@@ -330,7 +336,9 @@ class _Binder:
         try:
             return nested_of(flat.view(-1), rows, jagged=jagged, ragged=leaf.ragged)
         except (RuntimeError, IndexError, AssertionError, TypeError, OverflowError) as error:
-            raise self.damaged(leaf.key, f"shapes of components that make no nested tensor ({error})") from None
+            raise self.damaged(
+                leaf.key, f"the shapes of its components do not form a nested tensor ({error})"
+            ) from None
 
     def damaged(self, key: Path, what: str) -> ValueError:
         return _damaged(self.where, key, what)
