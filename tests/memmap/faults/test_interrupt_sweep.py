@@ -240,6 +240,11 @@ class Load(Save):
         assert version_of(self.load(self.path)) == self.version
 
 
+class LoadConsolidated(Load):
+    def store(self, version):
+        content(version).consolidate(self.path, num_threads=2)
+
+
 class AddEntry(Save):
     def __init__(self, folder):
         super().__init__(folder)
@@ -374,7 +379,8 @@ CASES = {
     "load of a safetensors file": lambda folder: Load(folder, "saved.safetensors"),
     "load of shards": lambda folder: Load(folder, format="safetensors", shard_size=100),
     "load of an archive": lambda folder: Load(folder, "saved.tdz"),
-    "load of a consolidated file": lambda folder: Load(folder, "saved.safetensors", load_memmap),
+    "load of a consolidated file": lambda folder: LoadConsolidated(folder, "saved.bin", from_consolidated),
+    "read of a whole save": lambda folder: Load(folder, load=lambda path: load_memmap(path, eager=True)),
     "entry added to a tree": AddEntry,
     "value set in a tree": SetValue,
     "update in place": Update,
