@@ -22,11 +22,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is (disabled|u
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_fsdp_states_come_back_as_from_dcps_own_files(ranks, tmp_path, target):
+@pytest.mark.parametrize("count", [2, 4])
+def test_fsdp_states_come_back_as_from_dcps_own_files(ranks, tmp_path, target, count):
     name, options = TARGETS[target]
 
     def work(rank):
-        mesh = init_device_mesh("cpu", (2,))
+        mesh = init_device_mesh("cpu", (count,))
         saved = state_of(*trained(1, mesh), step=rank * 0 + 5)
         dcp.save(saved, storage_writer=TensorDictWriter(tmp_path / name, **options))
         dcp.save(saved, checkpoint_id=tmp_path / "oracle")
@@ -41,9 +42,9 @@ def test_fsdp_states_come_back_as_from_dcps_own_files(ranks, tmp_path, target):
         same_state(found[0], saved)
         same_state(found[0], found[1])
 
-    ranks.run(2, work)
+    ranks.run(count, work)
     model, adam = trained(3)
-    state = state_of(model, adam, step=0)  # 2 ranks -> 1 process
+    state = state_of(model, adam, step=0)  # in one process
     load(state, tmp_path / name)
     oracle = state_of(*trained(3), step=0)
     dcp.load(oracle, checkpoint_id=tmp_path / "oracle", no_dist=True)
@@ -72,6 +73,37 @@ def sharded(mesh, version):
     kinds = {"rows": Shard(0), "columns": Shard(1), "same": Replicate()}
     state = {name: distribute_tensor(whole, mesh, [kind], src_data_rank=None) for name, kind in kinds.items()}
     return {**state, "plain": torch.full((3,), version), "one": torch.tensor(version), "n": version}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_four_ranks_on_two_by_two_are_read_by_three_as_from_dcps_own_files(ranks, tmp_path, target):
+    name, options = TARGETS[target]
+    kinds = [[Shard(0), Shard(1)], [Replicate(), Shard(0)], [Shard(1), Replicate()], [Shard(0), Shard(0)]]
+
+    def state_on(mesh, placements, fill):
+        whole = torch.arange(7 * 5.0).reshape(7, 5)
+        values = [whole + number if fill else torch.zeros(7, 5) for number in range(len(kinds))]
+        return {
+            f"x{number}": distribute_tensor(value, mesh, placement, src_data_rank=None)
+            for number, (value, placement) in enumerate(zip(values, placements, strict=True))
+        }
+
+    def write(rank):
+        state = state_on(init_device_mesh("cpu", (2, 2)), kinds, fill=True)
+        dcp.save(state, storage_writer=TensorDictWriter(tmp_path / name, **options))
+        dcp.save(state, checkpoint_id=tmp_path / "oracle")
+
+    def read(rank):
+        found = []
+        for storage in (TensorDictReader(tmp_path / name), dcp.FileSystemReader(tmp_path / "oracle")):
+            state = state_on(init_device_mesh("cpu", (3,)), [[Shard(n % 2)] for n in range(len(kinds))], fill=False)
+            dcp.load(state, storage_reader=storage)
+            found.append(state)
+        same_state(*found)
+        return [one.full_tensor().sum().item() for one in found[0].values()]
+
+    ranks.run(4, write)
+    assert ranks.run(3, read) == [[595.0 + 35 * number for number in range(len(kinds))]] * 3
 
 
 def version_of(path):

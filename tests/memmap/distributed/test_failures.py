@@ -19,6 +19,7 @@ from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap, save
 from tensordict_memmap.distributed import rounds
 from tensordict_memmap.distributed import save as saves
+from tensordict_memmap.engine import direct, syscalls, write_plan
 
 TARGETS = {
     "one file": ("saved.safetensors", {}),
@@ -122,6 +123,29 @@ def test_a_full_disk_is_an_error_with_the_key_on_all_ranks(ranks, tmp_path, left
             subprocess.run(["rm", "-rf", path], check=True)
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+@pytest.mark.parametrize("options", [{}, {"durable": True}], ids=str)
+def test_a_disk_that_is_full_for_one_rank_leaves_the_earlier_checkpoint(ranks, tmp_path, leftovers, failed, options):
+    path = tmp_path / "saved.safetensors"
+    save(TensorDict({"large": torch.zeros(3)}), path)
+
+    def work(rank):
+        write_plan.DIRECT_FILE_MIN = direct.DIRECT_MIN = 1 << 12
+        if rank == failed:
+
+            def full(*arguments):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            syscalls.write_at = syscalls.write_ranges_at = full
+        large = distribute_tensor(torch.ones(1 << 20), init_device_mesh("cpu", (2,)), [Shard(0)])
+        TensorDict({"large": large}).save(path, **options)
+
+    outcomes = ranks.start(2, work).wait()
+    check(outcomes, failed, "OSError", "No space left on device")
+    assert "large" in outcomes[failed].text and load_memmap(path)["large"].tolist() == [0, 0, 0]
+    assert not leftovers(tmp_path, path)
 
 
 @pytest.mark.parametrize("absent", [0, 1])
