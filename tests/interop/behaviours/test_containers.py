@@ -75,6 +75,8 @@ CALLS: dict[str, Row] = {
     "locks below": lambda lib: (td(lib)._is_locked, td(lib).lock_()._is_locked, td(lib).lock_()["n"]._is_locked),
     "no process group": lambda lib: td(lib).send(1),
     "a sum of nothing in common": lambda lib: td(lib) + lib.TensorDict({}, [3]),
+    "a stack of letters": lambda lib: lib.NonTensorStack.from_list("ab").tolist(),
+    "a stack of a tuple": lambda lib: lib.NonTensorStack.from_list(("a", ["b"])[:1]).tolist(),
     "a function as a value": lambda lib: lib.NonTensorData(len)([1, 2]),
     "a value that is no function": lambda lib: lib.NonTensorData("a")(),
     "update from a number": lambda lib: td(lib).update(3),

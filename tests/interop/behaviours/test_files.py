@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from side_by_side import Row, assert_same
+from side_by_side import OURS, THEIRS, Row, assert_same
 
 
 def td4(lib: Any, **kwargs: Any) -> Any:
@@ -116,3 +116,29 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_saves_are_those_of_the_reference(call: Any, tmp_path: Path) -> None:
     assert_same(in_folder(tmp_path, call))
+
+
+def metadata(lib: Any) -> Any:
+    return lib.TensorDict({"m": lib.MetaData({"lab": 1}), "a": torch.ones(2)}, [2])
+
+
+def test_metadata_are_metadata_again(tmp_path: Path) -> None:
+    def loaded(lib: Any) -> Any:
+        folder = tmp_path / lib.TensorDict.__module__
+        saved = metadata(lib).memmap(folder)
+        again = lib.TensorDict.load_memmap(folder)
+        return (
+            type(saved.get("m")).__name__,
+            type(again.get("m")).__name__,
+            again["m"],
+            (folder / "m/meta.json").read_text(),
+        )
+
+    assert_same(loaded)
+
+
+@pytest.mark.parametrize(("writer", "reader"), [(OURS, THEIRS), (THEIRS, OURS)], ids=["ours", "theirs"])
+def test_either_library_reads_metadata_of_the_other(writer: Any, reader: Any, tmp_path: Path) -> None:
+    metadata(writer).memmap(tmp_path)
+    again = reader.TensorDict.load_memmap(tmp_path)
+    assert isinstance(again.get("m"), reader.MetaData) and again["m"] == {"lab": 1}

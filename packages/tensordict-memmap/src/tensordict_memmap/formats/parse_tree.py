@@ -89,11 +89,13 @@ def _parse(folder: Folder, *, place: str, key: Path, around: tuple[int, ...] = (
     if not isinstance(class_string, str):
         raise damaged(key, place, f"names the class {class_string!r}")
     kind = class_string.removesuffix("'>").rpartition(".")[2] if class_string.startswith("<class 'tensordict.") else ""
-    if kind in ("NonTensorData", "NonTensorStack"):
+    if kind in ("NonTensorData", "NonTensorStack", "MetaData"):
         record = _record(document, key, place, exact=True)
         if only:
             raise KeyError(f"there is nothing below key {show(key)}, which is non-tensor data; leave {only} out")
-        return _parse_value(folder, record, place, key, around, stack=kind == "NonTensorStack")
+        node = _parse_value(folder, record, place, key, around, stack=kind == "NonTensorStack")
+        node.metadata = kind == "MetaData"
+        return node
     if kind == "LazyStackedTensorDict":
         return _parse_lazy(folder, record, place, key, only)
     if "shape" in record:

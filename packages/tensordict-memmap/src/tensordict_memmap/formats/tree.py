@@ -18,6 +18,7 @@ from tensordict_memmap.schema.plan import LAZY, check_source, memory_of
 __all__ = [
     "DENSE",
     "FORMAT_VERSION",
+    "METADATA",
     "NON_TENSOR",
     "NON_TENSOR_STACK",
     "OTHER_PICKLE",
@@ -28,6 +29,7 @@ __all__ = [
 
 FORMAT_VERSION = 1
 DENSE = "<class 'tensordict._td.TensorDict'>"
+METADATA = "<class 'tensordict.tensorclass.MetaData'>"
 NON_TENSOR = "<class 'tensordict.tensorclass.NonTensorData'>"
 NON_TENSOR_STACK = "<class 'tensordict.tensorclass.NonTensorStack'>"
 OTHER_PICKLE = "other.pickle"
@@ -132,7 +134,7 @@ def _value_files(node: Value, around: tuple[int, ...]) -> dict[str, bytes]:
     else:
         # the reference refuses fields that it does not know here, and takes anything as metadata
         tail = {"_metadata": extra or None, "_is_non_tensor": True}
-        files[META] = nontensor.dumps({"_type": NON_TENSOR, **record, **tail})
+        files[META] = nontensor.dumps({"_type": METADATA if node.metadata else NON_TENSOR, **record, **tail})
     return files
 
 

@@ -11,6 +11,7 @@ import torch
 
 from tensordict_core import (
     LazyStackedTensorDict,
+    MetaData,
     NonTensorData,
     NonTensorStack,
     TensorCollection,
@@ -70,7 +71,7 @@ def build(
     elif node.stack:
         made = NonTensorStack.from_list(node.value, batch_size=node.batch_size, device=device)
     else:
-        made = NonTensorData(node.value, batch_size=node.batch_size, device=device)
+        made = (MetaData if node.metadata else NonTensorData)(node.value, batch_size=node.batch_size, device=device)
     if saved is not None:
         _remember(made, node, saved, open_leaf)
     return made

@@ -167,6 +167,7 @@ class Value:
         files: the content of its folder, by file name.
         pickle: the path of the file that holds the value pickled, where it is still to be read.
         origin: the tensordict that it was planned from.
+        metadata: whether the single value is `MetaData`.
     """
 
     key: Path
@@ -177,10 +178,13 @@ class Value:
     files: dict[str, bytes] = field(default_factory=dict)
     pickle: str | None = None
     origin: Any = None
+    metadata: bool = False
 
     @property
     def type_name(self) -> str:
         """Its class as the description of the node that holds it names it."""
+        if self.metadata:
+            return "MetaData"
         return "NonTensorStack" if self.stack else "NonTensorData"
 
     def content(self) -> Any:

@@ -9,6 +9,7 @@ import torch
 
 from tensordict_core import (
     LazyStackedTensorDict,
+    MetaData,
     NonTensorData,
     NonTensorStack,
     TensorCollection,
@@ -222,7 +223,7 @@ def _plan_value(td: Any, key: Path) -> Value:
             f"{'key ' + show(key) if key else 'the argument'} is a {type(td).__name__}, and non-tensor data is saved "
             "as NonTensorData or NonTensorStack; convert it first"
         )
-    return Value(key, "", tuple(td.batch_size), stack, origin=td)
+    return Value(key, "", tuple(td.batch_size), stack, origin=td, metadata=isinstance(td, MetaData))
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:

@@ -352,6 +352,7 @@ class NonTensorStack(NonTensorDataBase):
         >>> NonTensorStack.from_list([["a", "b"], ["c", "d"]], batch_size=[2, 2])[1, 0].data
         'c'
         """
+        values = list(values)
         size = nested_size(values) if batch_size is None else as_batch_size(batch_size)
         flat: list[Any] = [values]
         for level, n in enumerate(known_size(size)):

@@ -270,7 +270,7 @@ class _Namer:
     def value(self, node: Value, full: str, around: tuple[int, ...] | None) -> None:
         self.pack.dotted = False
         value, about = node.content(), {}
-        extra: dict[str, Any] = {"stack": True} if node.stack else {}
+        extra: dict[str, Any] = {"stack": True} if node.stack else {"metadata": True} if node.metadata else {}
         if node.stack or node.batch_size != around:
             extra["batch_size"] = list(node.batch_size)
         try:

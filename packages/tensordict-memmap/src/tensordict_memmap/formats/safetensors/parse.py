@@ -188,7 +188,7 @@ class _Parser:
 
     def value(self, about: dict[str, Any], key: Path, size: tuple[int, ...]) -> Value:
         own = self.size(about["batch_size"], key) if "batch_size" in about else size
-        made = Value(key, "", own, bool(about.get("stack")))
+        made = Value(key, "", own, bool(about.get("stack")), metadata=bool(about.get("metadata")))
         if about.get("pickled"):
             made.pickle = about.get("tensor")
             if not isinstance(made.pickle, str):
