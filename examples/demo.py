@@ -1,14 +1,14 @@
-"""The main job in a minute: a dataset, training through workers, checkpoints of real weights, and a chart.
+"""A demonstration that runs in a minute: a dataset, training with workers, checkpoints of real weights, and a chart.
 
 The images are the 1,797 handwritten digits of scikit-learn (8 x 8 pixels, ten classes); the weights are those of
 all-MiniLM-L6-v2, a published sentence encoder of 91 MB. Run it with ``python -m nox -s demo``; pictures and numbers end
 in ``examples/output/demo.html``.
 
-1. The digits become a dataset on disk, shifted copies included, with a progress bar.
+1. The digits and shifted copies of them are written to a dataset on disk, with a progress bar.
 2. A classifier trains on batches that worker processes read from it.
-3. One layer is loaded out of the checkpoint of 91 MB, and only its bytes are read.
-4. A process is killed by SIGKILL in the middle of a save; its checkpoint opens whole.
-5. Saves and opens are timed beside torch, safetensors and the reference, in turns.
+3. One layer of the 91 MB checkpoint is loaded, and only its bytes are read.
+4. A process is killed by SIGKILL during a save; its checkpoint is still complete.
+5. Saving and opening are timed alternately with torch, safetensors and the reference.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def classifier() -> TensorDictSequential:
 
 
 def whole_batch(batch: TensorDict) -> TensorDict:
-    """Leaves a batch as it is: the dataset has read its rows at once."""
+    """Returns the batch unchanged: the dataset reads all rows of a batch in one call."""
     return batch
 
 
@@ -167,7 +167,7 @@ def load_one_layer(weights: Path) -> tuple[TensorDict, int | None]:
 
 
 def save_forever(weights: Path, target: Path) -> None:
-    """Saves one step after another over the same checkpoint, and tells of each save before and after it."""
+    """Saves one step after another to the same checkpoint, and prints a line before and after each save."""
     state = TensorDict.load(weights).clone()
     for step in range(1, 100):
         values = TensorDict({"step": torch.tensor(step), "weights": state * 2.0**step})
@@ -195,7 +195,7 @@ class Killed:
 
 
 def kill_in_mid_save(weights: Path, target: Path) -> Killed:
-    """Kills a child process halfway through its third save, and opens what it has left."""
+    """Kills a child process halfway through its third save, and loads the checkpoint that is left."""
     command = [sys.executable, __file__, "--save-forever", str(target)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -286,14 +286,14 @@ def main(folder: Path, output: Path, epochs: int, workers: int, rounds: int) -> 
     torch.manual_seed(0)
     weights = published_weights()
 
-    announce(1, "Digits become a dataset on disk")
+    announce(1, "Writing digits to a dataset on disk")
     train_rows, test_rows = write_digits(folder)
     files = " and ".join(sorted(path.name for path in (folder / "train").glob("*.memmap")))
-    print(f"  {len(train_rows):,} rows to train on and {len(test_rows)} to test with, in {files}")
+    print(f"  {len(train_rows):,} training rows and {len(test_rows)} test rows, in {files}")
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a network gains nothing from more, and the workers have processors of their own
-    start = announce(2, f"A classifier trains on batches that {workers} workers read from it")
+    start = announce(2, f"Training a classifier on batches that {workers} workers read from it")
     model, losses = continue_from_checkpoint(folder, train_rows, epochs, workers)
     seconds = time.perf_counter() - start
     torch.set_num_threads(threads)
@@ -302,22 +302,22 @@ def main(folder: Path, output: Path, epochs: int, workers: int, rounds: int) -> 
         predicted = model(test.clone())["logits"].argmax(-1)
     accuracy = float((predicted == test["label"]).float().mean())
     print(f"  mean loss of each epoch: {', '.join(f'{loss:.3f}' for loss in losses)}; {seconds:.1f} s")
-    print(f"  {accuracy:.1%} of the {len(test)} digits that it has not seen are right")
-    print("  its parameters were loaded by mode='c': the checkpoint it started from is unchanged")
+    print(f"  {accuracy:.1%} accuracy on the {len(test)} test digits")
+    print("  its parameters were loaded with mode='c', so training has not changed the checkpoint")
 
-    announce(3, "One layer comes out of a checkpoint")
+    announce(3, "Loading one layer of a checkpoint")
     layer, read = load_one_layer(weights)
     size = weights.stat().st_size
-    what = "this system does not tell what was read" if read is None else f"{megabytes(read)} of the file were read"
+    what = "this system does not report what was read" if read is None else f"{megabytes(read)} of the file were read"
     print(f"  MiniLM has {megabytes(size)}; layer 0 has {megabytes(layer.bytes())}: {what}")
 
-    announce(4, "A process is killed in the middle of a save")
+    announce(4, "Killing a process during a save")
     killed = kill_in_mid_save(weights, folder / "checkpoint.safetensors")
     print(f"  SIGKILL (exit status {killed.exit_status}) halfway through the save of step {killed.during}")
-    print(f"  the checkpoint opens: it holds step {killed.opened}, {'whole' if killed.whole else 'IN PARTS'}")
+    print(f"  the checkpoint loads: it holds step {killed.opened}, {'complete' if killed.whole else 'INCOMPLETE'}")
     assert killed.whole, "a checkpoint is one save or the other"
 
-    announce(5, f"Saves and opens of {megabytes(size)}, in turns, medians of {rounds}")
+    announce(5, f"Timing how long {megabytes(size)} take to save and to open: medians of {rounds} rounds")
     times = time_in_turns(weights, folder, rounds)
     for title, row in times.items():
         print(bars(title, row), flush=True)
@@ -326,12 +326,12 @@ def main(folder: Path, output: Path, epochs: int, workers: int, rounds: int) -> 
     facts = {
         "dataset": f"{len(train_rows):,} rows on disk, read by {workers} workers",
         "one layer": f"{megabytes(layer.bytes())} of {megabytes(size)}: {what}",
-        "killed save": f"SIGKILL in the save of step {killed.during}; the checkpoint holds step {killed.opened}, whole",
+        "killed save": f"SIGKILL in the save of step {killed.during}; step {killed.opened} is left, complete",
     }
     shown = Shown(test["image"], test["label"], predicted, accuracy, losses, facts)
     (output / "demo.html").write_text(page(shown, times, (output / "times.png").read_bytes()))
-    print(f"\nPictures of the rows and the chart are in {output}: demo.html, times.png")
-    print(f"All of it took {time.perf_counter() - begin:.0f} s")
+    print(f"\nThe rows and the chart are in {output}: demo.html, times.png")
+    print(f"Total time: {time.perf_counter() - begin:.0f} s")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def bars(title: str, row: dict[str, float], width: int = 40) -> str:
 
 
 def number(value: float) -> str:
-    """Writes three digits, as far as they say anything.
+    """Formats a number with three significant digits.
 
     >>> [number(value) for value in (1234.5, 12.34, 0.5678)]
     ['1,234', '12.3', '0.568']
@@ -106,7 +106,7 @@ def pictures(shown: Shown, count: int = 60) -> str:
 def page(shown: Shown, times: dict[str, dict[str, float]], picture: bytes) -> str:
     """Returns the whole page, which needs no other file and no network."""
     losses = ", ".join(f"{loss:.3f}" for loss in shown.losses)
-    right = f"{shown.accuracy:.1%} of {len(shown.labels)} unseen digits are right"
+    right = f"{shown.accuracy:.1%} accuracy on {len(shown.labels)} test digits"
     told = shown.facts | {"training": f"mean loss of each epoch {losses}; {right}"}
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>" for name, fact in told.items())
     head = "".join(f"<th>{escape(title)}, ms</th>" for title in times)
@@ -119,20 +119,20 @@ def page(shown: Shown, times: dict[str, dict[str, float]], picture: bytes) -> st
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>What the demo did</title>
+<title>Results of the demo</title>
 <link rel="icon" href="data:,">
 <style>{STYLE}</style>
 </head>
 <body>
-<h1>What the demo did</h1>
+<h1>Results of the demo</h1>
 <dl>{facts}</dl>
-<h2>Rows of the dataset, and what the classifier reads in them</h2>
+<h2>Rows of the dataset, and the predictions of the classifier</h2>
 <div class="rows">{pictures(shown)}</div>
-<h2>Saves and opens of the same weights, measured in this run</h2>
+<h2>Time to save and to open the same weights, measured in this run</h2>
 <img class="chart" src="{inline(picture)}" alt="Bars of the times in the table below">
 <div class="wide"><table><thead><tr><th>library</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>
-<p>Medians; within a round every library has its turn, in random order. A save goes to a new path in the page cache. An
-open maps the file in all of them (torch with <code>mmap=True</code>), so values are read when they are used.</p>
+<p>Medians over the rounds; each round runs every library once, in random order. A save writes to a new path, in the
+page cache. Opening maps the file in each library (torch with <code>mmap=True</code>): values are read on first use.</p>
 </body>
 </html>
 """
