@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -117,6 +118,17 @@ class Group(Target):
     @abstractmethod
     def remove(self, name: str) -> None:
         """Remove an array or a group."""
+
+    @contextmanager
+    def undone_by_errors(self, name: str) -> Iterator[None]:
+        """If the block that stores an entry raises, remove what it stored, so that no entry is there in part."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the first error says what is wrong
+                if self.find(name) is not None:
+                    self.remove(name)
+            raise
 
     @abstractmethod
     def rename(self, old: str, new: str) -> None:

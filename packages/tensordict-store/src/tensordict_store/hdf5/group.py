@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -282,6 +282,20 @@ class H5Group(Group):
         self.file.check_writable()
         self._cache.pop(name, None)
         del self.group[name]
+
+    @contextlib.contextmanager
+    def undone_by_errors(self, name: str) -> Iterator[None]:
+        """If the block that stores an entry raises, put back what had the name; HDF5 keeps an object that is open."""
+        old = self.group.get(name) if name and "/" not in name and self._has(name) else None
+        try:
+            with super().undone_by_errors(name):
+                yield
+        except BaseException:
+            if old is not None:
+                with contextlib.suppress(Exception):
+                    if name not in self.group:
+                        self.group[name] = old
+            raise
 
     def rename(self, old: str, new: str) -> None:
         """Rename an array or a group."""

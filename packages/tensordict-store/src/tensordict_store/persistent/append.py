@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,19 +26,41 @@ def append_rows(td: Any, rows: Any) -> None:
             f"append() adds rows of batch size {list(old[1:])} along the first dimension, got rows of batch size "
             f"{list(new)}; give both a batch size that differs in the first dimension only"
         )
-    steps: list[Callable[[], None]] = []
+    steps: list[Step] = []
     nodes: list[Any] = []
     _plan(td, rows, (), old[0] + new[0], steps, nodes)
-    for step in steps:
-        step()
+    done: list[Step] = []
+    try:
+        for step in sorted(steps, key=lambda step: step.turn):
+            done.append(step)
+            step.do()
+    except BaseException:
+        for step in done:
+            with suppress(Exception):  # the first error says what is wrong; readers go by the batch size
+                step.undo()
+        raise
     for node in nodes:
         node._set_meta(node._meta.resized(torch.Size((old[0] + new[0], *node._meta.batch_size[1:])), node._meta.names))
     td._group.flush()
 
 
-def _plan(
-    td: Any, rows: Any, prefix: tuple[str, ...], total: int, steps: list[Callable[[], None]], nodes: list[Any]
-) -> None:
+class Step(NamedTuple):
+    """A change of one entry, and what takes it back; arrays grow before rows are written, values come last."""
+
+    turn: int
+    do: Callable[[], None]
+    undo: Callable[[], None]
+
+
+def _shrink(entry: Any, rows: int) -> None:
+    """Take rows away; if the disk has no room for that, they stay where readers do not look."""
+    try:
+        entry.resize(rows)
+    finally:
+        entry.shape = torch.Size((rows, *entry.shape[1:]))
+
+
+def _plan(td: Any, rows: Any, prefix: tuple[str, ...], total: int, steps: list[Step], nodes: list[Any]) -> None:
     """Check all entries of new rows, and append what writes them."""
     mine, theirs = set(td._keys()), set(rows._keys())
     if mine != theirs:
@@ -59,7 +82,8 @@ def _plan(
             both = (
                 value.maybe_to_stack()._cat([value.maybe_to_stack(), new.maybe_to_stack()], 0) if both is None else both
             )
-            steps.append(partial(td._group.put_value, key, encode(key, both, td._options.allow_pickle)))
+            put, pickles = partial(td._group.put_value, key), td._options.allow_pickle
+            steps.append(Step(2, partial(put, encode(key, both, pickles)), partial(put, encode(key, value, pickles))))
         elif not isinstance(new, Tensor) or new.dtype != entry.dtype or new.shape[1:] != entry.shape[1:]:
             found = f"{new.dtype} {list(new.shape)}" if isinstance(new, Tensor) else type(new).__name__
             wanted = [rows._meta.batch_size[0], *entry.shape[1:]]
@@ -70,5 +94,5 @@ def _plan(
             )
         else:
             box = [(start, total), *((0, n) for n in entry.shape[1:])]
-            steps.insert(0, partial(entry.resize, total))
-            steps.append(partial(entry.write, box, new))
+            steps.append(Step(0, partial(entry.resize, total), partial(_shrink, entry, start)))
+            steps.append(Step(1, partial(entry.write, box, new), lambda: None))

@@ -287,7 +287,16 @@ class PersistentTensorDict(Opened, CustomContainer):
             return
         put = self._prepared(key, value)
         self._children.pop(key, None)
-        put(self._group)
+        old = self._group.find(key)
+        if (
+            isinstance(old, Array)
+            and isinstance(value, Tensor)
+            and (old.dtype, old.shape) == (value.dtype, value.shape)
+        ):
+            put(self._group)  # into the array that is there
+            return
+        with self._group.undone_by_errors(key):
+            put(self._group)
 
     def _is_own(self, key: str, value: Any) -> bool:
         inner = value._disk_form()
