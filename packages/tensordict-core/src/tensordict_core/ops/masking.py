@@ -43,7 +43,7 @@ def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
     # a tensor of as many dimensions as the batch, or fewer, goes with the last batch dimensions
     beyond = max(dims - other.ndim, 0) if isinstance(other, Tensor) else 0
     columns = zip(td.tensordicts, parts(condition, dim), parts(other, dim - beyond), strict=True)
-    return td._again([_where_element(mine, mask, theirs, pad) for mine, mask, theirs in columns])
+    return td._restacked([_where_element(mine, mask, theirs, pad) for mine, mask, theirs in columns])
 
 
 def _where_element(mine: Any, mask: Tensor, theirs: Any, pad: Any) -> Any:

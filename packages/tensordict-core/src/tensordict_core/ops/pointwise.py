@@ -257,7 +257,7 @@ class Pointwise(Node):
         td: Any = self
         if td._is_lazy_stack and td.stack_dim != at:
             inner = at - (at > td.stack_dim)
-            stacked: Self = td._again([element.softmax(inner, dtype) for element in td.tensordicts])
+            stacked: Self = td._restacked([element.softmax(inner, dtype) for element in td.tensordicts])
             return stacked
         td = self._solid()
         softmax = torch.softmax

@@ -46,12 +46,12 @@ def _rewrapped(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
     result = general(params, *args, **kwargs)
     if not isinstance(result, TensorDict):
         return result
-    made = _again(params, result)
+    made = _params_like(params, result)
     made._last_exit = result._last_exit  # a context manager of the result writes back into these parameters
     return made
 
 
-def _again(params: Any, td: Any) -> Any:
+def _params_like(params: Any, td: Any) -> Any:
     """Converts a tensordict with the structure of parameters to parameters; buffers stay buffers."""
     leaves = dict(zip(td._leaf_keys(), td._leaves(), strict=True))
     again: dict[Tensor, Any] = {}  # tied weights stay tied

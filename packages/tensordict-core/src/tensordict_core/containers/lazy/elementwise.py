@@ -80,7 +80,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
             return tuple(self._joined(column, dim) for column in zip(*results, strict=True))
         if all(result is td for result, td in zip(results, self.tensordicts, strict=True)):
             return self
-        return self._again(results, dim)
+        return self._restacked(results, dim)
 
     def __contains__(self: Any, key: Any) -> bool:
         """Whether all elements have an entry under a key (nested keys included), or a tensordict is an element."""
@@ -119,16 +119,16 @@ class LazyElementwise(TensorDictBase, abstract=True):
     def repeat(self: Any, *repeats: Any, inplace: bool = False) -> Any:
         """Return a lazy stack with the batch repeated along each batch dimension."""
         result = super().repeat(*repeats, inplace=inplace)
-        return result if inplace else self._apart(result, self.stack_dim)
+        return result if inplace else self._in_slices(result, self.stack_dim)
 
     def repeat_interleave(
         self: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
     ) -> Any:
         """Return a lazy stack with each slice along a batch dimension repeated; by default of the flattened batch."""
         result = super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
-        return result if inplace else self._apart(result, 0 if dim is None else self.stack_dim)
+        return result if inplace else self._in_slices(result, 0 if dim is None else self.stack_dim)
 
-    def _apart(self: Any, result: Any, dim: int) -> Any:
+    def _in_slices(self: Any, result: Any, dim: int) -> Any:
         """A result that was computed densely, as a lazy stack of its slices along a dimension."""
         if result._is_lazy_stack or not self.tensordicts or not result._meta.batch_size[dim]:
             return result
@@ -142,7 +142,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         """Return a lazy stack of empty elements; a plain tensordict if a batch size or names are given."""
         if kwargs.get("batch_size") is not None or kwargs.get("names") is not None or not self.tensordicts:
             return super().empty(recurse, **kwargs)
-        return self._again([td.empty(recurse, **kwargs) for td in self.tensordicts])
+        return self._restacked([td.empty(recurse, **kwargs) for td in self.tensordicts])
 
     def is_contiguous(self: Any) -> bool:
         """Return ``False``, because the elements have separate memory."""

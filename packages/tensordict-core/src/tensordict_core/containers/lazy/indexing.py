@@ -142,7 +142,7 @@ class LazyIndexing:
     def _index(self: Any, index: Index) -> Any:
         tds = self.tensordicts
         if not tds:
-            return self._sample()._index(index)
+            return self._expanded_first()._index(index)
         if index.has_bools:
             first, second = index.apart()
             return self._index(first)._index(second)
@@ -151,16 +151,16 @@ class LazyIndexing:
         if isinstance(part, slice):
             elements = tds[part]
             if not elements:
-                return self._sample()._index(index)
+                return self._expanded_first()._index(index)
             results = [_chosen(td, rest) for td in elements]
             if split.keeps_dim:
                 results = [result.squeeze(split.dim) for result in results]
-            stack = self._again(results, split.dim)
+            stack = self._restacked(results, split.dim)
             return stack.lock_() if self._locked else stack
         if not _is_tensor(part):
             return _chosen(tds[int(part)], rest)
         if not index.size.numel():
-            return self._sample()._index(index)
+            return self._expanded_first()._index(index)
         place = _place_of_tensors(split.parts)
         if not split.others:
             results = [_chosen(td, rest) for td in tds]

@@ -39,7 +39,7 @@ class LazyReshaping:
     def _reshaped(self: Any, op: ShapeOp) -> Any:
         tds = self.tensordicts
         if not tds:
-            return self._sample()._reshape(op)
+            return self._expanded_first()._reshape(op)
         at, dims = self.stack_dim, len(op.old)
         # a nested stack may be one along a dimension of its own, behind those of the root that are reshaped
         through = op.through_stack(at) if at < dims else (op, at + len(op.new) - dims)
@@ -47,7 +47,7 @@ class LazyReshaping:
             inner, dim = through
             own = len(inner.old)  # a nested stack may have more
             ragged = -1 in op.old
-            result = self._again(
+            result = self._restacked(
                 [td._reshape(inner.resized(td._meta.batch_size[:own]) if ragged else inner) for td in tds], dim
             )
             return self._named_by(op, result)
@@ -59,7 +59,7 @@ class LazyReshaping:
         if -1 in op.old:
             op.resized(op.old)  # refuses what depends on sizes
         if not op.new.numel():
-            return self._sample()._reshape(op)
+            return self._expanded_first()._reshape(op)
         if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
             result = self._solid()._reshape(op)
             if not (isinstance(op, Reshape) and op.new):
@@ -85,7 +85,7 @@ class LazyReshaping:
         if dim == at:
             return tuple(tds)
         if not tds:
-            return self._sample()._unbind(dim)
+            return self._expanded_first()._unbind(dim)
         return self._joined([td._unbind(dim - (dim > at)) for td in tds], at - (dim < at))
 
     @classmethod
@@ -95,7 +95,7 @@ class LazyReshaping:
             at = first.stack_dim
             inner = dim - (dim > at)
             columns = zip(*(item.tensordicts for item in items), strict=True)
-            return first._again([stack_nodes(column, inner) for column in columns], at + (dim <= at))
+            return first._restacked([stack_nodes(column, inner) for column in columns], at + (dim <= at))
         solid = [item._solid() for item in items]
         return type(solid[0])._stack(solid, dim)
 
@@ -111,9 +111,9 @@ class LazyReshaping:
             item.tensordicts if item._is_lazy_stack and item.stack_dim == at else item._unbind(at) for item in full
         ]
         if dim == at:
-            return first._again([td for column in parts for td in column], at)
+            return first._restacked([td for column in parts for td in column], at)
         columns = zip(*parts, strict=True)
-        return first._again([cat_nodes(column, dim - (dim > at)) for column in columns], at)
+        return first._restacked([cat_nodes(column, dim - (dim > at)) for column in columns], at)
 
 
 def _alike(items: Sequence[Any]) -> bool:

@@ -173,7 +173,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         self._start_stack(tds, dim, _meta_of(tds, dim, name))
         return self
 
-    def _again(self, tds: Iterable[Any], dim: int | None = None) -> Any:
+    def _restacked(self, tds: Iterable[Any], dim: int | None = None) -> Any:
         """A stack of other elements with this one's name and hooks, in the class that the elements ask for."""
         tds = list(tds)
         dim = self._stack_dim if dim is None else dim
@@ -457,7 +457,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         if how.prune and all(result is None for result in results):
             return None
         results = [td.empty() if result is None else result for td, result in zip(tds, results, strict=True)]
-        result = self._again(results)
+        result = self._restacked(results)
         if how.names is not None:
             result._put_names(how.names(self._meta.names))
         if how.lock and self._locked:
@@ -468,14 +468,14 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     def _solid(self) -> Any:
         if not self.tensordicts:
-            return self._sample()
+            return self._expanded_first()
         entries = {}
         for key in self._keys():
             value = self._get(key)
             entries[key] = value if is_leaf_tensor(value) else value._solid()
         return self._new(entries, self._meta)
 
-    def _sample(self) -> Any:
+    def _expanded_first(self) -> Any:
         """A dense tensordict of this batch size with the keys and shapes of the first element, without a copy."""
         size = self._meta.batch_size
         if not self.tensordicts:

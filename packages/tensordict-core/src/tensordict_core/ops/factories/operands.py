@@ -119,7 +119,7 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
         same_dim = other._is_lazy_stack and other.stack_dim == td.stack_dim
         others = other.tensordicts if same_dim else other._unbind(td.stack_dim)
         pairs = [complete(mine, theirs, default) for mine, theirs in zip(td.tensordicts, others, strict=True)]
-        return td._again([left for left, _ in pairs]), td._again([right for _, right in pairs])
+        return td._restacked([left for left, _ in pairs]), td._restacked([right for _, right in pairs])
     other = other._solid()
     if default == "intersection":
         mine, theirs = _entry_keys(td), set(_entry_keys(other))

@@ -76,7 +76,7 @@ def of_class(cls: type[Any], td: Any, nested: bool = False) -> Any:
         return td
     stack: Any = td
     if stack._is_lazy_stack:
-        return stack._again([of_class(cls, element, nested) for element in stack.tensordicts])
+        return stack._restacked([of_class(cls, element, nested) for element in stack.tensordicts])
     if type(td) is not plain:
         return td
     entries = {key: of_class(cls, value, True) for key, value in td._entries.items()} if nested else td._entries
