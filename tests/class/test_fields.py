@@ -353,10 +353,9 @@ def test_replace_keeps_the_batch_size(sample):
 
 
 def test_repr_shows_set_fields_in_alphabetical_order_then_unset_ones(sample):
-    assert repr(sample) == "Sample(batch_size=[3], fields={label: str, x: f32[], extra: None})"
-    with set_printoptions(compact=False):
-        long = repr(sample)
-    assert long == (
+    with set_printoptions(compact=True):
+        assert repr(sample) == "Sample(batch_size=[3], fields={label: str, x: f32[], extra: None})"
+    assert repr(sample) == (
         "Sample(\n"
         "    label=NonTensorData(data=cat, batch_size=torch.Size([3]), device=None),\n"
         "    x=Tensor(shape=torch.Size([3]), device=cpu, dtype=torch.float32, is_shared=False),\n"

@@ -118,30 +118,32 @@ def test_each_print_option_adds_or_removes_its_property():
     with set_printoptions(sort_keys="insertion"):
         assert repr(td).index("z: ") < repr(td).index("a: ")
     assert plain.index("z: ") > plain.index("a: ")
-    with set_printoptions(verbose=False):
+    with set_printoptions(verbose=False, compact=True):
         assert repr(td) == "TensorDict(batch_size=[2], fields={a: {b: [3]}, z: []})"
 
 
 def test_an_option_that_the_compact_form_does_not_have_selects_the_long_form():
     td = TensorDict({"a": torch.ones(2)})
     for chosen in ({"show_grad": False}, {"show_shape": True}, {"show_is_shared": False}, {"plain": True}):
-        with set_printoptions(**chosen):
+        with set_printoptions(compact=True), set_printoptions(**chosen):
             assert repr(td).startswith("TensorDict(\n    fields={\n        a: Tensor(")
         with set_printoptions(**chosen, compact=True):
             assert repr(td) == "TensorDict(batch_size=[], fields={a: f32[2]})"
     for chosen in ({"show_device": False}, {"sort_keys": "insertion"}, {"html": False}, {"verbose": True}):
-        with set_printoptions(**chosen):
+        with set_printoptions(compact=True), set_printoptions(**chosen):
             assert repr(td) == "TensorDict(batch_size=[], fields={a: f32[2]})"
 
 
 def test_an_entry_that_does_not_fit_on_the_line_has_lines_of_its_own():
     names = ["a" * 25, "b" * 25]
     inner = TensorDict({name: torch.ones(2) for name in names})
-    assert repr(TensorDict({"n": inner, "z": torch.ones(1)})) == (
+    more = inner.copy().set("c", torch.ones(1))
+    with set_printoptions(compact=True):
+        text, wide = repr(TensorDict({"n": inner, "z": torch.ones(1)})), repr(TensorDict({"m": {"n": more}}))
+    assert text == (
         f"TensorDict(batch_size=[], fields={{\n    n: {{{names[0]}: f32[2], {names[1]}: f32[2]}},\n    z: f32[1]}})"
     )
-    wide = TensorDict({"m": {"n": inner.set("c", torch.ones(1))}})
-    assert repr(wide) == (
+    assert wide == (
         "TensorDict(batch_size=[], fields={\n    m: {\n        n: {\n"
         f"            {names[0]}: f32[2],\n            {names[1]}: f32[2],\n            c: f32[1]}}}}}})"
     )

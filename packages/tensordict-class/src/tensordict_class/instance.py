@@ -437,11 +437,11 @@ class Instance(Forwarding):
         >>> class Point(TensorClass):
         ...     x: torch.Tensor
         ...     label: str | None = None
-        >>> Point(torch.zeros(2))
-        Point(batch_size=[], fields={x: f32[2], label: None})
         >>> from tensordict_core import set_printoptions
-        >>> with set_printoptions(compact=False):
+        >>> with set_printoptions(compact=True):
         ...     print(Point(torch.zeros(2)))
+        Point(batch_size=[], fields={x: f32[2], label: None})
+        >>> Point(torch.zeros(2))
         Point(
             x=Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False),
             label=None,

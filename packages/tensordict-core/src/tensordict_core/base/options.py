@@ -46,7 +46,7 @@ PRINT_DEFAULTS: Final[dict[str, Any]] = {
     "show_storage_size": False,
     "plain": False,
     "sort_keys": "alphabetical",
-    "compact": True,
+    "compact": False,
     "html": True,
 }
 
@@ -233,8 +233,8 @@ class set_printoptions(Setting):
             ``show_field_is_shared``, ``show_grad``, ``show_is_contiguous``, ``show_is_view``, ``show_storage_size`` for
             entries; ``plain`` adds the mean and the standard deviation of each entry; ``sort_keys`` is
             ``"alphabetical"``, ``"insertion"`` or the key function of a sort; ``compact`` selects the compact
-            form, which is the default unless an option is given that only the long form has; ``html`` enables the
-            collapsible view in notebooks.
+            form, unless another option is given that only the long form has; ``html`` enables the collapsible view in
+            notebooks.
 
     Raises:
         TypeError: An option is unknown.
@@ -306,6 +306,6 @@ def get_printoptions() -> dict[str, Any]:
     """Return the options that `set_printoptions` takes, with their values.
 
     >>> get_printoptions()["compact"]
-    True
+    False
     """
     return dict(current.printing)

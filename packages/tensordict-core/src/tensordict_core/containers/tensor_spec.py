@@ -51,7 +51,13 @@ class TensorAttrs(MetaData):
     >>> attrs["a"].tgt_dtype, attrs["a"].tgt_shape
     (torch.int32, torch.Size([3]))
     >>> TensorDict({"a": 1.0, "b": 2.0}).to(attrs)
-    TensorDict(batch_size=[], fields={a: i32[], b: f32[]})
+    TensorDict(
+        fields={
+            a: Tensor(shape=torch.Size([]), device=cpu, dtype=torch.int32, is_shared=False),
+            b: Tensor(shape=torch.Size([]), device=cpu, dtype=torch.float32, is_shared=False)},
+        batch_size=torch.Size([]),
+        device=None,
+        is_shared=False)
     """
 
     __slots__ = ()

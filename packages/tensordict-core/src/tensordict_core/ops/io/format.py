@@ -94,13 +94,13 @@ class Representation(Node):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return the metadata and the entries: their dtypes and their shapes after the batch dimensions.
+        """Return the entries and the metadata, in the long or in the compact form.
 
-        >>> TensorDict({"a": torch.zeros(2, 3), "b": {"c": torch.ones(2)}}, [2])
-        TensorDict(batch_size=[2], fields={a: f32[3], b: {c: f32[]}})
         >>> from tensordict_core import set_printoptions
-        >>> with set_printoptions(compact=False):
-        ...     print(TensorDict({"a": torch.zeros(2)}, [2]))
+        >>> with set_printoptions(compact=True):
+        ...     print(TensorDict({"a": torch.zeros(2, 3), "b": {"c": torch.ones(2)}}, [2]))
+        TensorDict(batch_size=[2], fields={a: f32[3], b: {c: f32[]}})
+        >>> TensorDict({"a": torch.zeros(2)}, [2])
         TensorDict(
             fields={
                 a: Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)},

@@ -93,10 +93,10 @@ class Collectives(Node):
         Raises:
             RuntimeError: No process group was started.
 
-        >>> TensorDict({"a": 1}).broadcast(0)
+        >>> TensorDict({"a": 1}).broadcast(0)  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ...
-        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
         if dist.get_rank() == src:
@@ -134,10 +134,10 @@ class Collectives(Node):
         Raises:
             ValueError: The number of tensordicts differs from the number of processes.
 
-        >>> TensorDict({"a": 1}).scatter(0)
+        >>> TensorDict({"a": 1}).scatter(0)  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ...
-        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
         mine: list[Any] = [None]
@@ -180,10 +180,10 @@ class Collectives(Node):
         Raises:
             RuntimeError: The tensordict of ``dst`` has another number of rows.
 
-        >>> TensorDict({"a": 1}).gather_and_stack(0)
+        >>> TensorDict({"a": 1}).gather_and_stack(0)  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ...
-        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
         if dist.get_rank() != dst:
@@ -223,10 +223,10 @@ class Collectives(Node):
         Returns:
             New tensordicts in the order of the ranks.
 
-        >>> TensorDict({"a": 1}).all_gather()
+        >>> TensorDict({"a": 1}).all_gather()  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ...
-        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
         skeleton, buffer = pack(self)
@@ -265,10 +265,10 @@ class Collectives(Node):
         Returns:
             The transfers if ``async_op`` and ``return_premature``; else ``None``.
 
-        >>> TensorDict({"a": 1}).reduce(0)
+        >>> TensorDict({"a": 1}).reduce(0)  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ...
-        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
         kept = dist.get_rank() != dst
@@ -303,10 +303,10 @@ class Collectives(Node):
         Returns:
             The transfers if ``async_op``; else ``None``.
 
-        >>> TensorDict({"a": 1}).all_reduce()
+        >>> TensorDict({"a": 1}).all_reduce()  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ...
-        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
         op = dist.ReduceOp.SUM if op is None else op

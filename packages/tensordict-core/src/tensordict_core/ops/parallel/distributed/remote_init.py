@@ -44,10 +44,10 @@ class RemoteInit(Node):
             RuntimeError: No process group was started.
             ValueError: Neither ``dst`` nor ``use_broadcast`` is given.
 
-        >>> TensorDict({"a": 1}).init_remote(1)
+        >>> TensorDict({"a": 1}).init_remote(1)  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ...
-        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
         if use_broadcast:
@@ -72,10 +72,10 @@ class RemoteInit(Node):
         Raises:
             RuntimeError: No process group was started.
 
-        >>> TensorDict.from_remote_init(0)
+        >>> TensorDict.from_remote_init(0)  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
         ...
-        RuntimeError: no process group was started; call torch.distributed.init_process_group first
+        NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
         if use_broadcast:
