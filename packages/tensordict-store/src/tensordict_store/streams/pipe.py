@@ -1,4 +1,4 @@
-"""Pipes: two programs exchange tensordicts over a TCP connection, with asyncio."""
+"""Pipes: two programs exchange tensordicts over a TCP connection, or over UCXX, with asyncio."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tensordict_store.streams import ucxx
 from tensordict_store.streams.wire import MAX_HEADER, Structure, describe, parse
 
 __all__ = ["TensorDictPipe", "TensorDictServer"]
@@ -49,8 +50,8 @@ class TensorDictPipe:
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        reader: asyncio.StreamReader | ucxx.Endpoint,
+        writer: asyncio.StreamWriter | ucxx.Endpoint,
         *,
         consolidated: bool = True,
         listener: Any = None,
@@ -68,7 +69,13 @@ class TensorDictPipe:
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, *, consolidated: bool = True, ssl: tls.SSLContext | None = None
+        cls,
+        host: str,
+        port: int,
+        *,
+        consolidated: bool = True,
+        ssl: tls.SSLContext | None = None,
+        transport: str = "tcp",
     ) -> Self:
         """Connect to a program that listens, and return the pipe.
 
@@ -77,9 +84,12 @@ class TensorDictPipe:
             port: The port.
             consolidated: Whether messages with the same structure are received into the same tensordict.
             ssl: The context of an encrypted connection.
+            transport: ``"tcp"`` or ``"ucxx"``, which both ends must use.
 
         Raises:
             OSError: No program listens on the port.
+            ImportError: ucxx is not installed.
+            ValueError: ``transport`` is unknown, or ``ssl`` is given for another one than TCP.
 
         >>> import asyncio
         >>> async def exchange():
@@ -90,11 +100,20 @@ class TensorDictPipe:
         >>> asyncio.run(exchange())
         tensor(1)
         """
+        if _is_ucxx(transport, ssl):
+            endpoint = await ucxx.connect(host, port)
+            return cls(endpoint, endpoint, consolidated=consolidated)
         return cls(*await asyncio.open_connection(host, port, ssl=ssl), consolidated=consolidated)
 
     @classmethod
     async def listen(
-        cls, port: int, *, host: str = "127.0.0.1", consolidated: bool = True, ssl: tls.SSLContext | None = None
+        cls,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        consolidated: bool = True,
+        ssl: tls.SSLContext | None = None,
+        transport: str = "tcp",
     ) -> Self:
         """Wait for a program that connects to a port, and return the pipe to it.
 
@@ -103,9 +122,11 @@ class TensorDictPipe:
             host: The address to listen on; by default only programs on this machine can connect.
             consolidated: Whether messages with the same structure are received into the same tensordict.
             ssl: The context of an encrypted connection.
+            transport: ``"tcp"`` or ``"ucxx"``, which listens on all addresses.
 
         Raises:
             OSError: The port is in use.
+            ImportError: ucxx is not installed.
 
         >>> import asyncio, socket
         >>> with socket.socket() as free:
@@ -126,7 +147,7 @@ class TensorDictPipe:
         >>> asyncio.run(exchange())
         [tensor(1), None]
         """
-        server = await TensorDictServer.start(port, host=host, consolidated=consolidated, ssl=ssl)
+        server = await TensorDictServer.start(port, host=host, consolidated=consolidated, ssl=ssl, transport=transport)
         pipe = await server.accept()
         return cls(pipe._reader, pipe._writer, consolidated=consolidated, listener=server)
 
@@ -277,7 +298,7 @@ class TensorDictServer:
     Create it with `start`.
 
     Args:
-        server: The server of asyncio.
+        server: The server of asyncio, or the listener of ucxx.
         pipes: The queue of the pipes that connected.
 
     >>> async def exchange():
@@ -293,15 +314,21 @@ class TensorDictServer:
     tensor([0, 1, 2])
     """
 
-    def __init__(self, server: asyncio.Server, pipes: asyncio.Queue[TensorDictPipe]) -> None:
+    def __init__(self, server: Any, pipes: asyncio.Queue[TensorDictPipe]) -> None:
         self._server = server
         self._pipes = pipes
 
     @classmethod
     async def start(
-        cls, port: int, *, host: str = "127.0.0.1", consolidated: bool = True, ssl: tls.SSLContext | None = None
+        cls,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        consolidated: bool = True,
+        ssl: tls.SSLContext | None = None,
+        transport: str = "tcp",
     ) -> Self:
-        """Listen on a port (0 means any free port), and return the server.
+        """Listen on a port (0 means any free port), and return the server; arguments are those of `TensorDictPipe`.
 
         Raises:
             OSError: The port is in use.
@@ -317,6 +344,11 @@ class TensorDictServer:
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             pipes.put_nowait(TensorDictPipe(reader, writer, consolidated=consolidated))
 
+        async def connected_by_ucxx(endpoint: ucxx.Endpoint) -> None:
+            pipes.put_nowait(TensorDictPipe(endpoint, endpoint, consolidated=consolidated))
+
+        if _is_ucxx(transport, ssl):
+            return cls(ucxx.listen(port, connected_by_ucxx), pipes)
         return cls(await asyncio.start_server(connected, host, port, ssl=ssl), pipes)
 
     @property
@@ -329,7 +361,9 @@ class TensorDictServer:
         >>> asyncio.run(open_and_close())
         True
         """
-        return int(self._server.sockets[0].getsockname()[1])
+        if isinstance(self._server, asyncio.Server):
+            return int(self._server.sockets[0].getsockname()[1])
+        return int(self._server.port)
 
     async def accept(self) -> TensorDictPipe:
         """Return the pipe to the next program that connects.
@@ -390,6 +424,14 @@ class TensorDictServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _is_ucxx(transport: str, ssl: tls.SSLContext | None) -> bool:
+    if transport not in ("tcp", "ucxx"):
+        raise ValueError(f"transport={transport!r} is unknown; pass 'tcp' or 'ucxx'")
+    if transport == "ucxx" and ssl is not None:
+        raise ValueError("ssl= encrypts TCP connections, and transport='ucxx' has none; leave one of them out")
+    return transport == "ucxx"
 
 
 async def _handled(handle: Callable[[TensorDictPipe], Awaitable[None]], pipe: TensorDictPipe) -> None:

@@ -1,0 +1,141 @@
+"""UCXX: the streams of a pipe over endpoints of ucxx, which uses RDMA and shared memory where a machine has them.
+
+An endpoint carries messages instead of a stream. A message here is its length (8 bytes), then the bytes, at most 1 MiB;
+a length of 0 ends the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Endpoint", "connect", "listen"]
+
+_MESSAGE = 1 << 20
+"""The most bytes of a message."""
+
+
+def _ucxx() -> ModuleType:
+    try:
+        return importlib.import_module("ucxx")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "transport='ucxx' needs ucxx: pip install ucxx-cu12, or ucxx-cu13 for CUDA 13", name="ucxx"
+        ) from error
+
+
+class Endpoint:
+    """The reader and the writer of a pipe over an endpoint of ucxx; it has the methods of asyncio's streams.
+
+    Args:
+        endpoint: An endpoint of ucxx.
+    """
+
+    def __init__(self, endpoint: Any) -> None:
+        self._endpoint = endpoint
+        self._received = memoryview(b"")
+        self._waiting: list[memoryview] = []
+        self._ended = False
+
+    async def read(self, count: int) -> bytes | memoryview:
+        """Return at most ``count`` bytes; none if the other end closed the stream."""
+        if not self._received and not self._ended:
+            await self._receive()
+        data, self._received = self._received[:count], self._received[count:]
+        return data
+
+    async def readexactly(self, count: int) -> bytes:
+        """Return ``count`` bytes.
+
+        Raises:
+            asyncio.IncompleteReadError: The other end closed the stream before.
+        """
+        read = bytearray()
+        while len(read) < count:
+            data = await self.read(count - len(read))
+            if not data:
+                raise asyncio.IncompleteReadError(bytes(read), count)
+            read += data
+        return bytes(read)
+
+    async def _receive(self) -> None:
+        length = np.zeros(1, dtype=np.uint64)
+        try:
+            await self._endpoint.recv(length)
+            if length[0] > _MESSAGE:
+                raise ValueError(
+                    f"a message of {length[0]} bytes is announced, and at most {_MESSAGE} are read; close the pipe"
+                )
+            data = np.empty(int(length[0]), dtype=np.uint8)
+            if data.size:
+                await self._endpoint.recv(data)
+        except _ucxx().exceptions.UCXXError:  # the other end is gone
+            data = np.empty(0, dtype=np.uint8)
+        self._ended = not data.size
+        self._received = data.data
+
+    def write(self, data: Any) -> None:
+        """Keep bytes until `drain` sends them."""
+        self._waiting.append(memoryview(data).cast("B"))
+
+    async def drain(self) -> None:
+        """Send the bytes of all writes.
+
+        Raises:
+            ConnectionError: The other end closed the stream.
+        """
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            for start in range(0, len(data), _MESSAGE):
+                await self._send(np.frombuffer(data[start : start + _MESSAGE], dtype=np.uint8))
+
+    async def _send(self, data: np.ndarray[Any, Any]) -> None:
+        try:
+            await self._endpoint.send(np.array([data.size], dtype=np.uint64))
+            if data.size:
+                await self._endpoint.send(data)
+        except _ucxx().exceptions.UCXXError as error:
+            raise ConnectionError(f"the other end closed the pipe: {error}; connect again to send more") from error
+
+    def close(self) -> None:
+        """Send nothing more; `wait_closed` tells the other end."""
+        self._waiting = []
+
+    async def wait_closed(self) -> None:
+        """End the stream, and close the endpoint."""
+        with suppress(ConnectionError):  # the other end closed first
+            await self._send(np.empty(0, dtype=np.uint8))
+        with suppress(_ucxx().exceptions.UCXXError):
+            await self._endpoint.close()
+
+
+async def connect(host: str, port: int) -> Endpoint:
+    """Connect to a program that listens.
+
+    Raises:
+        ImportError: ucxx is not installed.
+        ConnectionError: No program listens on the port.
+    """
+    ucxx = _ucxx()
+    try:
+        return Endpoint(await ucxx.create_endpoint(host, port))
+    except ucxx.exceptions.UCXXError as error:
+        raise ConnectionError(f"no program listens on port {port} of {host!r} ({error}); start it first") from error
+
+
+def listen(port: int, connected: Callable[[Endpoint], Awaitable[None]]) -> Any:
+    """Listen on a port (0 means any free port), and call a coroutine with each endpoint that connects.
+
+    Returns:
+        The listener of ucxx, which has ``port`` and ``close()``.
+
+    Raises:
+        ImportError: ucxx is not installed.
+    """
+    return _ucxx().create_listener(lambda endpoint: connected(Endpoint(endpoint)), port)
