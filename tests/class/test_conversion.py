@@ -63,7 +63,7 @@ def test_more_values_may_come_beside_the_tensordict():
 def test_foreign_keys_and_foreign_things_are_refused():
     with pytest.raises(ValueError, match="'typo' are not fields of Sample"):
         Sample.from_tensordict(TensorDict({"typo": 1}))
-    with pytest.raises(RuntimeError, match="takes a tensordict, got Sample"):
+    with pytest.raises(RuntimeError, match="from_tensordict, got Sample"):
         Sample.from_tensordict(Sample(torch.zeros(1)))
     with pytest.raises(ValueError, match="not fields of Sample"):
         Sample.from_dict({"typo": 1})

@@ -235,7 +235,7 @@ def test_flags_are_inherited():
 
 
 def test_wrong_flags_are_refused():
-    with pytest.raises(TypeError, match="autocast and nocast exclude each other"):
+    with pytest.raises(TypeError, match="autocast and nocast are exclusive"):
         tensorclass(autocast=True, nocast=True)(type("Bad", (), {"__annotations__": {"a": int}}))
     with pytest.raises(TypeError, match="takes the flags 'autocast', 'nocast'"):
         TensorClass["bogus"]

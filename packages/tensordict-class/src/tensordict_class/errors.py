@@ -49,11 +49,11 @@ def _shown(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], action: str = "has no") -> UnknownFieldError:
+def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], *, is_set: bool = False) -> UnknownFieldError:
     """Makes the error for a name that is neither a field nor another attribute."""
+    what = f"Cannot set the attribute {name!r}: {cls.__name__} has no such" if is_set else f"{cls.__name__} has no"
     return UnknownFieldError(
-        f"{cls.__name__} {action} attribute or field {name!r}; its fields are {_shown(fields)}: "
-        "declare it as one of them in the class",
+        f"{what} attribute or field {name!r}; its fields are {_shown(fields)}: declare it as one of them in the class",
         name=name,
     )
 
@@ -68,7 +68,8 @@ def no_fields() -> NotImplementedError:
 def unexpected_arguments(cls: type[Any], names: Iterable[str], fields: Iterable[str]) -> UnexpectedArgumentError:
     """Makes the error for keyword arguments of a constructor that are not fields."""
     return UnexpectedArgumentError(
-        f"{cls.__name__}.__init__() got an unexpected keyword argument {_shown(names)}; its fields are "
+        f"Cannot set the attribute {_shown(names)}: {cls.__name__}.__init__() got an unexpected keyword argument "
+        f"{_shown(names)}; its fields are "
         f"{_shown(fields)}: declare it as one of them in the class"
     )
 
@@ -91,7 +92,7 @@ def reserved_name(cls: type[Any], name: str, base: str = "TensorClass") -> Attri
 
 def exclusive(first: str, second: str) -> TypeError:
     """Makes the error for two flags that exclude each other."""
-    return TypeError(f"the flags {first} and {second} exclude each other; keep one of them")
+    return TypeError(f"the flags {first} and {second} are exclusive; keep one of them")
 
 
 def unknown_flag(flag: Any, flags: Iterable[str], base: str) -> UnknownFlagError:
@@ -113,8 +114,8 @@ def cannot_cast(name: str, value: Any, annotation: Any, error: Exception | None 
     """Makes the error for a value that cannot be cast to the annotated type."""
     why = f" ({error})" if error is not None and str(error) else ""
     return CannotCastError(
-        f"the field {name!r} takes {annotation!r} and cannot cast a {type(value).__name__} to "
-        f"it{why}; convert the value first"
+        f"Failed to cast: the field {name!r} takes {annotation!r} and cannot cast a "
+        f"{type(value).__name__} to it{why}; convert the value first"
     )
 
 
@@ -129,8 +130,8 @@ def list_length(name: str, batch_size: Iterable[int]) -> ListLengthError:
 def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> ValueError:
     """Makes the error for entries that are not fields."""
     return ValueError(
-        f"the keys {_shown(sorted(keys))} are not fields of {cls.__name__}, whose fields are "
-        f"{_shown(fields)}; exclude or rename them first"
+        f"Keys from the tensordict must be fields: the keys {_shown(sorted(keys))} are not fields of {cls.__name__}, "
+        f"whose fields are {_shown(fields)}; exclude or rename them first"
     )
 
 

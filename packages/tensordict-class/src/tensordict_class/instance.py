@@ -105,7 +105,7 @@ class Instance(Forwarding):
                     raise errors.frozen_field(name)
                 object.__setattr__(self, name, value)
             else:
-                raise errors.unknown_attribute(cls, name, cls._rules, "cannot set the")
+                raise errors.unknown_attribute(cls, name, cls._rules, is_set=True)
 
     def __delattr__(self, name: str) -> None:
         if name not in self._rules:
@@ -291,7 +291,8 @@ class Instance(Forwarding):
         if safe:
             if not isinstance(tensordict, TensorDictBase):
                 raise RuntimeError(
-                    f"{cls.__name__}.from_tensordict takes a tensordict, got {type(tensordict).__name__}; "
+                    f"Expected a TensorDictBase instance in {cls.__name__}.from_tensordict, got "
+                    f"{type(tensordict).__name__}; "
                     "use from_dict for a dictionary and to_tensordict() on another tensorclass"
                 )
             foreign = {key for key in (*tensordict._keys(), *extra) if key not in cls._rules}

@@ -168,7 +168,7 @@ def not_dispatchable(function: Any, names: list[str], decorator: str = "dispatch
     """The first argument of a decorated function is not the tensordict."""
     return RuntimeError(
         f"{function.__qualname__} has the arguments {_list(names)}, and {decorator} takes functions whose first "
-        "argument (after self) is named 'tensordict'; rename it"
+        "argument (after self) must be named 'tensordict'; rename it"
     )
 
 
@@ -182,7 +182,7 @@ def too_many_arguments(module: Any, count: int, keys: Iterable[Any]) -> TooManyA
 
 def given_twice(name: str) -> RuntimeError:
     """An input is given twice."""
-    return RuntimeError(f"the input {name!r} is given by position and by name; give it once")
+    return RuntimeError(f"Duplicated argument: the input {name!r} is given by position and by name; give it once")
 
 
 def missing_inputs(
@@ -192,8 +192,9 @@ def missing_inputs(
     absent, keys = list(absent), list(keys)
     name = absent[0] if isinstance(absent[0], str) else absent[0][-1]
     return kind(
-        f"{type(module).__name__} needs the keys {_list(absent)}, which are not in the tensordict with keys "
-        f"{_list(keys)}{_nearest(name, keys) or '; set them before the call'}"
+        f"Some tensors that are necessary for the module call are missing: {type(module).__name__} needs the keys "
+        f"{_list(absent)}, which are not in the tensordict with keys {_list(keys)}"
+        f"{_nearest(name, keys) or '; set them before the call'}"
     )
 
 
@@ -222,7 +223,8 @@ def bad_inplace(value: Any, allowed: str) -> ValueError:
 def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]) -> UnknownOutKeysError:
     """The module does not write a selected key."""
     return UnknownOutKeysError(
-        f"the keys {_list(absent)} are not among the out_keys {_list(out_keys)} of {type(module).__name__}; "
+        f"Can't select non existent keys: the keys {_list(absent)} are not among the out_keys {_list(out_keys)} of "
+        f"{type(module).__name__}; "
         "select others, or call reset_out_keys() before a new selection"
     )
 
@@ -230,7 +232,8 @@ def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]
 def empty_selection(in_keys: Any, out_keys: Any) -> ValueError:
     """A selection of keys leaves no module of a sequence."""
     return ValueError(
-        f"no module runs from in_keys {in_keys} and leads to out_keys {out_keys}; give keys that the sequence reads "
+        f"No modules left after selection: no module runs from in_keys {in_keys} and leads to out_keys "
+        f"{out_keys}; give keys that the sequence reads "
         "and writes"
     )
 
@@ -238,7 +241,8 @@ def empty_selection(in_keys: Any, out_keys: Any) -> ValueError:
 def bad_keys(name: str, keys: Any) -> InvalidKeysError:
     """The argument does not hold keys."""
     return InvalidKeysError(
-        f"{name}={keys!r} are not keys; pass a string, a tuple of strings for a nested key, or a list of keys"
+        f"{name} must be of type str, tuple or list, and {name}={keys!r} are not keys; pass a string, a tuple of "
+        "strings for a nested key, or a list of keys"
     )
 
 
@@ -361,7 +365,7 @@ def empty_interval() -> ValueError:
 def no_such_value(dist: Any, name: str) -> NotImplementedError:
     """A distribution has no such property."""
     return NotImplementedError(
-        f"{type(dist).__name__} has no {name}; use another interaction type, or add a property of that name"
+        f"{type(dist).__name__}.{name} is not implemented; use another interaction type, or add a property of that name"
     )
 
 
@@ -388,7 +392,8 @@ def no_component(key: Any, keys: Iterable[Any]) -> KeyError:
 def no_sum_key(keys: Iterable[Any]) -> RuntimeError:
     """A single key was requested of a module with several log-probabilities."""
     return RuntimeError(
-        f"the log-probabilities of several values have several keys, {_list(keys)}; use log_prob_keys, or sum them "
+        f"composite_lp_aggregate is False: the log-probabilities of several values have several keys, "
+        f"{_list(keys)}; use log_prob_keys, or sum them "
         "with set_composite_lp_aggregate(True)"
     )
 
@@ -424,7 +429,7 @@ def no_distribution(module: Any) -> MissingDistributionError:
 def bad_parameters(dist: Any, keys: Iterable[Any]) -> str:
     """The note of an error that a distribution raised: the keys of its parameters."""
     name = getattr(dist, "__name__", type(dist).__name__)
-    return f"while making a {name} of the keys {_list(keys)}"
+    return f"distribution keywords and tensordict keys must match, while making a {name} of the keys {_list(keys)}"
 
 
 def bad_warmup(warmup: Any) -> ValueError:
