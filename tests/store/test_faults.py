@@ -194,3 +194,19 @@ def test_a_full_server_refuses_a_write_and_keeps_the_rest(redis_server):
     stored.client.config_set("maxmemory", "0")
     stored["large"] = torch.ones(10, 3)
     assert stored["large"].sum() == 30
+
+
+def test_a_replaced_file_of_hdf5_keeps_its_mode_and_links(tmp_path):
+    real, link = tmp_path / "real.h5", tmp_path / "link.h5"
+    sample().to_h5(real).close()
+    real.chmod(0o600)
+    link.symlink_to(real)
+    sample(3).to_h5(link).close()
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o600
+    stored = TensorDict.from_h5(real)
+    assert stored.batch_size == (3,)
+    stored.close()
+    with pytest.raises(OSError, match="not a regular file"):
+        sample().to_h5(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sample().to_h5(tmp_path / "missing" / "data.h5")

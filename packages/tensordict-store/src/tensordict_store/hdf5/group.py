@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from tensordict_store.hdf5.chunks import creation_options
 from tensordict_store.hdf5.contiguous import read_rows
 from tensordict_store.hdf5.file import File, open_file
 from tensordict_store.hdf5.lowlevel import address, create_contiguous, is_plain_name, memory_type, put_text
+from tensordict_store.tables.staging import staged
 
 __all__ = ["H5Array", "H5Group", "create_file", "open_group"]
 
@@ -369,21 +369,19 @@ def create_file(filename: Any, locking: Any, options: dict[str, Any], fill: Call
         fill: Writes the entries; if it raises, an earlier file stays as it is.
     """
     path = os.path.abspath(os.fspath(filename))
-    beside = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    file = open_file(beside, "w", locking)
     try:
-        fill(H5Group(file, file.handle, options))
-        file.handle.flush()
-        os.replace(beside, path)
-    except BaseException as error:
-        with contextlib.suppress(Exception):  # what was not written cannot be written now
-            file.handle.close()
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        if isinstance(error, OSError):
-            said = f"the HDF5 file {path!r} could not be written and is unchanged: {error}"
-            raise OSError(error.errno, said) from error
-        raise
+        with staged(path) as beside:
+            file = open_file(beside, "w", locking)
+            try:
+                fill(H5Group(file, file.handle, options))
+                file.handle.flush()
+            except BaseException:
+                with contextlib.suppress(Exception):  # what was not written cannot be written now
+                    file.handle.close()
+                raise
+    except OSError as error:
+        said = f"the HDF5 file {path!r} could not be written and is unchanged: {error}"
+        raise OSError(error.errno, said) from error
     file.path = path  # the open file has moved, and stays open
     return H5Group(file, file.handle, options)
 
