@@ -2,7 +2,7 @@
 
 The calls are generated: a method of the public interface with the arguments in `ARGUMENTS`, or with none if it needs
 none. Ours and the reference run one after another in every round, in CPU time of this thread; a ratio is the median
-over the rounds. ``--below 1`` prints only the rows below that ratio.
+over the rounds. ``--below 1`` prints only the rows below that ratio; `REASONS` says why some are.
 """
 
 from __future__ import annotations
@@ -121,6 +121,31 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "__setitem__": lambda o: (0, o[0]),
     "__contains__": lambda o: ("key0",),
 }
+_ALL_OR_NOTHING = "checks all keys and shapes first, so an error changes nothing; the reference writes until it fails"
+_OF_MODULE = "reads the dictionaries of the module, which other code changes; the reference keeps a tensordict too"
+_ROWS = "makes a lazy stack of single rows, each with a tensordict of its own"
+REASONS: dict[str, str] = {
+    "is_shared": "asks the memory of the leaves; the reference returns what `share_memory_` recorded",
+    "update_": _ALL_OR_NOTHING,
+    "copy_": _ALL_OR_NOTHING,
+    "set_at_": _ALL_OR_NOTHING,
+    "lazy apply_": _ALL_OR_NOTHING,
+    "lazy fill_": _ALL_OR_NOTHING,
+    "lazy masked_select": "copies the rows that are chosen, element by element; the reference stacks all rows first",
+    "lazy repeat_interleave": _ROWS,
+    "lazy tile": "returns a lazy stack, as of other shape operations; the reference a dense tensordict",
+    "lazy non_tensor_items": "asks each element, because values may differ",
+    "params keys": _OF_MODULE,
+    "params contiguous": _OF_MODULE,
+    "params is_contiguous": _OF_MODULE,
+    "params apply_": _OF_MODULE,
+    "params fill_": _OF_MODULE,
+    "params rename_": _OF_MODULE,
+    "params all": _OF_MODULE,
+    "params any": _OF_MODULE,
+}
+"""Why a method takes longer than in the reference, by its name or by the container and its name."""
+
 DUNDERS = ["__getitem__", "__setitem__", "__contains__", "__len__", "__iter__", "__neg__", "__abs__", "__invert__"]
 
 
@@ -198,8 +223,8 @@ def main() -> None:
     ours = Library(tensordict_core, tensordict_nn, tensordict_class)
     theirs = Library(reference, reference.nn, reference)
     only = {name.strip() for name in options.only.split(",") if name.strip()}
-    print("| container | method | ours, µs | reference, µs | reference / ours |")
-    print("|---|---|---:|---:|---:|")
+    print("| container | method | ours, µs | reference, µs | reference / ours | why below 1 |")
+    print("|---|---|---:|---:|---:|---|")
     ratios: dict[str, list[float]] = {}
     for kind in options.kinds.split(","):
         pair = ours.containers[kind], theirs.containers[kind]
@@ -209,7 +234,8 @@ def main() -> None:
                 continue
             ratios.setdefault(kind, []).append(found[2])
             if found[2] < options.below:
-                print(f"| {kind} | `{name}` | {found[0]:.2f} | {found[1]:.2f} | {found[2]:.2f} |", flush=True)
+                why = REASONS.get(f"{kind} {name}", REASONS.get(name, "")) if found[2] < 1 else ""
+                print(f"| {kind} | `{name}` | {found[0]:.2f} | {found[1]:.2f} | {found[2]:.2f} | {why} |", flush=True)
     print()
     for kind, values in ratios.items():
         slower = sum(ratio < 1 for ratio in values)

@@ -267,6 +267,26 @@ def rates(channel: Channel, rounds: int, wall: bool = False) -> dict[str, float]
     return {name: channel.count / median(seconds) for name, seconds in taken.items()}
 
 
+class Processes:
+    """The table as numbers that asv keeps: ours over another contender, above 1 where ours is faster."""
+
+    params = (tuple(CHANNELS), tuple(SIZES))
+    param_names = ("channel", "item")
+    unit = "ratio"
+    timeout = 300
+
+    def track_ours_over_plain(self, channel: str, item: str) -> float:
+        return self.ours_over("plain", channel, item)
+
+    def track_ours_over_reference(self, channel: str, item: str) -> float:
+        return self.ours_over("reference", channel, item)
+
+    def ours_over(self, other: str, channel: str, item: str) -> float:
+        torch.set_num_threads(1)
+        found = rates(CHANNELS[channel](contenders(["ours", other]), SIZES[item]), rounds=9)
+        return found["ours"] / found[other]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)

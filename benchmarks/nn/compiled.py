@@ -217,6 +217,21 @@ def measure(name: str, kind: str, steps: int, rounds: int) -> list[float]:
     ]
 
 
+class TrainingSteps:
+    """Two columns of the table as numbers that asv keeps: ours over plain dictionaries."""
+
+    params = (tuple(PROGRAMS),)
+    param_names = ("program",)
+    unit = "ratio"
+    timeout = 600
+
+    def track_step_over_plain(self, name: str) -> float:
+        return time_steps(name, ("ours", "plain"), "inductor", 40)
+
+    def track_compilation_over_plain(self, name: str) -> float:
+        return time_compilations(name, ("ours", "plain"), "inductor", 5)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000, help="how many steps must not compile again")

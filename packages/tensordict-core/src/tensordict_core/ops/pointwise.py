@@ -149,10 +149,13 @@ class Pointwise(Node):
         """
         if min is None and max is None:
             raise errors.NoLimitError("clamp needs min, max or both; give at least one limit")
-        result = self if min is None else self.clamp_min(min)
-        result = result if max is None else result.clamp_max(max)
-        if self._locked and min is not None and max is not None:
-            result = result._clone(False)  # unlocked, as in the reference
+        if type(min) in (int, float) and type(max) in (int, float):  # one pass over the memory of each leaf
+            result = self._rebuild(iter([torch.clamp(leaf, min, max) for leaf in self._leaves()]), UNLOCKED)
+        else:
+            result = self if min is None else self.clamp_min(min)
+            result = result if max is None else result.clamp_max(max)
+            if self._locked and min is not None and max is not None:
+                result = result._clone(False)  # unlocked, as in the reference
         return result if out is None else write_out("clamp", result, out)
 
     def addcmul(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
