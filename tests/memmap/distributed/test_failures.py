@@ -265,6 +265,30 @@ def test_a_rank_that_dies_at_a_step_leaves_the_earlier_checkpoint(ranks, target,
     assert version_of(path) == 2 and not leftovers(path.parent, path)
 
 
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_rank_that_fails_to_record_checksums_leaves_the_earlier_checkpoint(ranks, target, leftovers, failed, dies):
+    path, options = target
+
+    def work(rank):
+        if rank == failed:
+
+            def fail(*arguments):
+                if dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise OSError(errno.EIO, "the disk is gone")
+
+            saves.hash_share = fail
+        save_version(1, path, 2, checksum=True, **options)
+
+    outcomes = ranks.start(2, work).wait()
+    other = outcomes[1 - failed]
+    assert outcomes[failed].died == dies and other.error == "RankError" and other.ranks == [failed], outcomes
+    assert version_of(path) == 0
+    ranks.run(2, save_version_of_rank, 2, path, 2, {"checksum": True, **options})
+    assert version_of(path) == 2 and not leftovers(path.parent, path)
+
+
 def save_version_of_rank(rank, version, path, count, options):
     save_version(version, path, count, **options)
 
