@@ -192,3 +192,18 @@ def test_values_that_are_copied_or_private_do_not_warn():
     model = nn.Linear(1, 1)
     assert not messages(lambda: loaded("/saves/inplace").to_module(model, inplace=True))
     assert not messages(lambda: loaded(None).to_module(model))
+
+
+def test_an_optimizer_with_a_closure_warns_at_the_step_after_the_first():
+    model, values = make()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+    values.to_module(model)
+
+    def loss():
+        optimizer.zero_grad()
+        result = model(torch.ones(3, 2)).sum()
+        result.backward()
+        return result
+
+    assert not messages(optimizer.step, loss)  # no gradient was there before
+    assert "LBFGS does not train" in messages(optimizer.step, loss)[0]

@@ -107,7 +107,8 @@ class Replaced:
         for i, one in replaced:
             new = now[i]
             # a replaced parameter with a gradient is trained by other means, such as blocks over its tensordict
-            if one.grad is None and isinstance(new, Parameter) and new.grad is not None and id(new) not in own:
+            trained = isinstance(new, Parameter) and new.is_leaf and new.grad is not None
+            if one.grad is None and trained and id(new) not in own:
                 self._refs.clear()  # one warning for each call
                 warnings.warn(
                     f"{type(optimizer).__name__} does not train the parameter {'.'.join(self._paths[i])!r} of "
