@@ -136,7 +136,7 @@ def test_lazy_stacks_of_instances_are_instances_and_write_through():
     lazy[0].x.fill_(7)
     assert items[0].x == 7
     assert Sample.lazy_stack(items).batch_size == torch.Size([2])
-    assert "Sample(" in repr(lazy) and "stack_dim=0" in repr(lazy)
+    assert "Sample(" in repr(lazy) and "shape=torch.Size([2, -1])" in repr(lazy)
 
 
 def test_indexed_writes(sample):

@@ -135,7 +135,7 @@ def test_appending_checks_only_the_new_element(monkeypatch):
     td, looked = even(), []
     extra = td[0].clone()
     with monkeypatch.context() as patched:
-        patched.setattr(stack, "_meta_of", lambda tds, *others: looked.append(len(tds)))
+        patched.setattr(stack, "meta_of", lambda tds, *others: looked.append(len(tds)))
         for _ in range(5):
             td.append(extra)
     assert not looked and td.batch_size == (7, 3)

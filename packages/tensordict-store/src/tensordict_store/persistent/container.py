@@ -247,7 +247,9 @@ class PersistentTensorDict(Opened, CustomContainer):
                 entries[key] = (
                     child._add_requests(rows, pairs, places)
                     if isinstance(child, PersistentTensorDict)
-                    else _wrapped(child, child._disk_form()[1]["_tensordict"]._fetched(index))
+                    else type(child)._from_disk_form(
+                        {}, {"_tensordict": child._disk_form()[1]["_tensordict"]._fetched(index)}
+                    )
                 )
         return dense(entries, self._meta if index is None else index.meta(self._meta))
 
@@ -485,11 +487,6 @@ def _reopened(cls: Any, recipe: tuple[Any, ...], meta: Meta, options: Options, l
     open_group, arguments = recipe
     td = cls._make(open_group(*arguments), meta, options)
     return td.lock_() if locked else td
-
-
-def _wrapped(like: Any, td: Any) -> Any:
-    """Return a tensordict as the tensorclass of another one."""
-    return type(like)._from_disk_form({}, {"_tensordict": td})
 
 
 def _save(old: Any, new: Any) -> None:

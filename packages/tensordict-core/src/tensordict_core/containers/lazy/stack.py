@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import Meta, as_batch_size, as_device, names_or_none
+from tensordict_core.base.meta import Meta, as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Unsqueeze
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.lazy.columns import combined
+from tensordict_core.containers.lazy.elements import check_element, meta_of
 from tensordict_core.containers.lazy.elementwise import LazyElementwise
 from tensordict_core.containers.lazy.from_dicts import LazyBuilding
 from tensordict_core.containers.lazy.indexing import LazyIndexing
@@ -29,47 +30,6 @@ from tensordict_core.containers.lazy.shape import LazyReshaping
 from tensordict_core.containers.nontensor.data import is_non_tensor
 
 __all__ = ["LazyStackedTensorDict"]
-
-
-def _check_element(td: Any, where: str = "") -> None:
-    if not isinstance(td, Node) or td._is_opaque:
-        raise TypeError(
-            f"a lazy stack takes TensorDictBase instances but got {type(td)}{where}; convert it with from_any first"
-        )
-
-
-def _common_size(tds: Sequence[Any], strict: bool) -> torch.Size:
-    """The batch size of all elements; -1 where they differ."""
-    size: torch.Size = tds[0]._meta.batch_size
-    for i, td in enumerate(tds):
-        own = td._meta.batch_size
-        if own == size:
-            continue
-        if strict or len(own) != len(size):
-            raise errors.elements_differ(i, own, tds[0]._meta.batch_size)
-        size = torch.Size([n if n == m else -1 for n, m in zip(size, own, strict=True)])
-    return size
-
-
-def _meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = False) -> Meta:
-    first = tds[0]._meta
-    size = first.batch_size
-    device, names = first.device, first.names
-    for td in tds:
-        meta = td._meta
-        if meta is first:
-            continue
-        if meta.names != names:
-            raise errors.names_differ(names, meta.names, len(size))
-        if meta.batch_size != size:
-            size = _common_size(tds, strict)
-            break
-    if device is not None and any(td._meta.device != device for td in tds):
-        device = None
-    if names is not None or name is not None:
-        inner = names or (None,) * len(size)
-        names = names_or_none((*inner[:dim], name, *inner[dim:]))
-    return Meta(torch.Size((*size[:dim], len(tds), *size[dim:])), device, names)
 
 
 class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElementwise, LazyBuilding):
@@ -136,7 +96,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     ) -> None:
         tds = list(tensordicts)
         for i, td in enumerate(tds):
-            _check_element(td, f" at position {i}")
+            check_element(td, f" at position {i}")
         target = as_device(device)
         if target is not None:
             tds = [td if td._meta.device == target else td.to(target) for td in tds]
@@ -149,7 +109,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             raise errors.bad_dim(stack_dim, torch.Size((len(tds), *inner)))
         dim = stack_dim % dims
         if tds:
-            meta = _meta_of(tds, dim, stack_dim_name, strict_shape)
+            meta = meta_of(tds, dim, stack_dim_name, strict_shape)
         else:
             meta = Meta(torch.Size((*inner[:dim], 0, *inner[dim:])), target)
         self._start_stack(tds, dim, meta)
@@ -170,7 +130,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         """A stack of elements that are known to be valid."""
         self = object.__new__(cls)
         tds = list(tds)
-        self._start_stack(tds, dim, _meta_of(tds, dim, name))
+        self._start_stack(tds, dim, meta_of(tds, dim, name))
         return self
 
     def _restacked(self, tds: Iterable[Any], dim: int | None = None) -> Any:
@@ -182,7 +142,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         if isinstance(stack, LazyStackedTensorDict):
             stack.hook_out, stack.hook_in = self.hook_out, self.hook_in
             if name is not None:
-                stack._meta = _meta_of(tds, dim, name)
+                stack._meta = meta_of(tds, dim, name)
         return result
 
     # the list --------------------------------------------------------------------------------------------------------
@@ -267,11 +227,11 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             size = meta.batch_size
             self._meta = Meta(torch.Size((*size[:dim], len(tds), *size[dim + 1 :])), meta.device, meta.names)
         else:
-            self._meta = _meta_of(tds, dim, self._stack_name)
+            self._meta = meta_of(tds, dim, self._stack_name)
 
     def _as_element(self, td: Any) -> Any:
         """A tensordict as this stack takes one more."""
-        _check_element(td)
+        check_element(td)
         if self.is_locked:
             raise errors.locked("an element would be added")
         own = self._meta.batch_size
