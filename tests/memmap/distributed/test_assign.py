@@ -57,9 +57,9 @@ def test_replicated_tensors_are_spread_over_the_ranks():
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ([Box((2, 0), (1, 3))], "hold 9 of the 12 elements of 'x'"),
+        ([Box((2, 0), (1, 3))], "hold only 9 of the 12 elements of 'x'"),
         ([Box((1, 0), (3, 3))], r"rank 7 holds \[0:2, 0:3\] of 'x' and rank 9 \[1:4, 0:3\]"),
-        ([Box((2, 0), (3, 3))], r"rank 9 holds \[2:5, 0:3\] of 'x', whose shape is \[4, 3\]"),
+        ([Box((2, 0), (3, 3))], r"rank 9 holds \[2:5, 0:3\] of 'x', which is outside of its shape \[4, 3\]"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused_with_their_ranks(second, message):

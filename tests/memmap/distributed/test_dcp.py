@@ -213,7 +213,7 @@ class Half(DefaultSavePlanner):
 
 
 def test_a_plan_that_leaves_some_of_a_tensor_out_is_refused(tmp_path):
-    with pytest.raises(CheckpointException, match=r"hold 3 of the 6 elements of 'a'"):
+    with pytest.raises(CheckpointException, match=r"hold only 3 of the 6 elements of 'a'"):
         save({"a": torch.ones(2, 3)}, tmp_path / "x", planner=Half())
     assert os.listdir(tmp_path) == []
 
