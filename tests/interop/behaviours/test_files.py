@@ -142,3 +142,13 @@ def test_either_library_reads_metadata_of_the_other(writer: Any, reader: Any, tm
     metadata(writer).memmap(tmp_path)
     again = reader.TensorDict.load_memmap(tmp_path)
     assert isinstance(again.get("m"), reader.MetaData) and again["m"] == {"lab": 1}
+
+
+@pytest.mark.parametrize("name", ["memmap", "memmap_", "memmap_like"])
+def test_the_path_of_a_tensordict_that_is_mapped_without_a_folder_is_none(name: str) -> None:
+    # replay buffers of torchrl ask for it before they load
+    def call(lib: Any) -> Any:
+        mapped = getattr(lib.TensorDict({"a": torch.ones(3), "n": {"b": torch.ones(3)}}, [3]), name)()
+        return mapped.saved_path, mapped["n"].saved_path, mapped[0].saved_path
+
+    assert_same(call)

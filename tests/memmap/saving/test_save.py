@@ -166,8 +166,9 @@ def test_without_a_folder_entries_go_to_shared_memory():
     td = TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}, "s": "text"})
     shared = td.memmap()
     assert shared.is_memmap() and shared.is_locked and not shared.is_shared()
+    assert shared.saved_path is None
     with pytest.raises(AttributeError, match="no saved path"):
-        shared.saved_path  # noqa: B018 (the access is the test)
+        td.saved_path  # noqa: B018 (the access is the test)
     assert shared["a"].tolist() == [0, 1, 2] and shared["s"] == "text"
     assert shared.memmap()["a"] is shared["a"]
     assert td.memmap_like()["a"].tolist() == [0, 0, 0]

@@ -404,13 +404,16 @@ class MemmapStubs(Node):
         return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_consolidated").is_consolidated(self))
 
     @property
-    def saved_path(self) -> Path:
-        """The folder that this tensordict is mapped onto, or ``None``.
+    def saved_path(self) -> Path | None:
+        """The folder that this tensordict is mapped onto; ``None`` if its tensors are mapped without one.
+
+        Raises:
+            AttributeError: The tensors are not mapped onto files.
 
         >>> TensorDict({"a": torch.ones(3)}, [3]).memmap("run").saved_path.name
         'run'
         """
         path = None if self._annotations is None else self._annotations.get("saved_path")
-        if path is None:
+        if path is None and not self.is_memmap():
             raise AttributeError("the tensordict has no saved path; memmap(path) gives one that has")
-        return cast(Path, path)
+        return cast("Path | None", path)
