@@ -6,15 +6,16 @@ with one thread of torch, on files in the page cache.
 
 from __future__ import annotations
 
-from benchmarks.store import rounds
+# (asv takes a module called rounds for its option of that name)
+from benchmarks.store.rounds import MODULES, _FileRows, compare_files
 
 
-class Rows(rounds.FileRows):
+class Rows(_FileRows):
     form = "h5"
     layouts = {"contiguous": {}, "gzip": {"compression": "gzip", "compression_opts": 1}}  # noqa: RUF012 (that of the class)
-    params = (list(layouts), list(rounds.MODULES))
+    params = (list(layouts), list(MODULES))
     param_names = ("layout", "module")
 
 
 if __name__ == "__main__":
-    rounds.compare_files(Rows)
+    compare_files(Rows)

@@ -58,7 +58,7 @@ def compare(cases: Mapping[str, Mapping[str, Callable[[], object]]], rounds: int
         print(f"{case:28} {shown}   reference / ours {middle['reference'] / middle['ours']:6.2f}", flush=True)
 
 
-class FileRows(ABC):
+class _FileRows(ABC):  # (asv runs every public class with such methods)
     """Files of one format in some layouts: rows read by slice and at random, and written by slice."""
 
     layouts: dict[str, dict[str, Any]]
@@ -112,7 +112,7 @@ class FileRows(ABC):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def compare_files(kind: type[FileRows]) -> None:
+def compare_files(kind: type[_FileRows]) -> None:
     """Prints a table for the options of the command line."""
     parser = argparse.ArgumentParser(description=kind.__doc__)
     parser.add_argument("--rows", type=int, default=kind.rows)
