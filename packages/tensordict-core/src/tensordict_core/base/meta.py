@@ -13,7 +13,17 @@ import torch
 
 from tensordict_core.base import errors
 
-__all__ = ["NO_META", "Meta", "Names", "as_batch_size", "as_device", "as_names", "names_or_none", "starts_with"]
+__all__ = [
+    "NO_META",
+    "Meta",
+    "Names",
+    "as_batch_size",
+    "as_device",
+    "as_names",
+    "check_devices",
+    "names_or_none",
+    "starts_with",
+]
 
 Names: TypeAlias = "tuple[str | None, ...] | None"
 
@@ -163,3 +173,10 @@ def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
     if len(set(named)) != len(named):
         raise ValueError(f"Some dimension names are non-unique: {list(given)}; rename one")
     return given if named else None
+
+
+def check_devices(nodes: Sequence[Any]) -> None:
+    """Raise an error if tensordicts that are to be the elements of one lazy stack differ in their devices."""
+    for node in nodes:
+        if node._meta.device != nodes[0]._meta.device:
+            raise errors.devices_differ(nodes[0]._meta.device, node._meta.device)

@@ -375,6 +375,14 @@ def not_expandable(key: Any, shape: Any, target: Any) -> RuntimeError:
     )
 
 
+def device_of_element(device: Any, new: Any) -> ValueError:
+    """A new element of a lazy stack has another device than the stack."""
+    return ValueError(
+        f"Devices differ: this lazy stack has the device {device}, and the new element {new}; move the element with "
+        "to() first"
+    )
+
+
 def devices_differ(first: Any, other: Any) -> RuntimeError:
     """The elements of a lazy stack have different devices."""
     return RuntimeError(

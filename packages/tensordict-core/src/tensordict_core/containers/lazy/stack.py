@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import Meta, as_batch_size, as_device
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, check_devices
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
@@ -100,9 +100,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         target = as_device(device)
         if target is not None:
             tds = [td if td._meta.device == target else td.to(target) for td in tds]
-        for td in tds:
-            if td._meta.device != tds[0]._meta.device:
-                raise errors.devices_differ(tds[0]._meta.device, td._meta.device)
+        check_devices(tds)
         inner = tds[0]._meta.batch_size if tds else as_batch_size(batch_size)
         dims = len(inner) + 1
         if not -dims <= stack_dim < dims:
@@ -248,10 +246,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             raise errors.names_differ(names, td._meta.names, len(new))
         device = self._meta.device
         if self.tensordicts and td._meta.device != device:
-            raise ValueError(
-                f"Devices differ: this lazy stack has the device {device}, and the new element {td._meta.device}; move "
-                "the element with to() first"
-            )
+            raise errors.device_of_element(device, td._meta.device)
         return td
 
     # entries ---------------------------------------------------------------------------------------------------------

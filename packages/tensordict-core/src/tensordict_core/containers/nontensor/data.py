@@ -165,11 +165,7 @@ class NonTensorData(NonTensorDataBase):
         return self._shared_with(self._make(self._value, self._meta, self._metadata), recurse)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the value, a function.
-
-        >>> NonTensorData(len)([1, 2])
-        2
-        """
+        """Call the value: ``NonTensorData(len)([1, 2])`` is 2."""
         return self._value(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -476,8 +472,8 @@ class NonTensorStack(NonTensorDataBase):
     def __repr__(self) -> str:
         values = str(self.tolist())
         shown = values if len(values) <= _LONGEST else values[:_LONGEST] + "..."
-        lines = [shown, f"batch_size={self._meta.batch_size}", f"device={self._meta.device}"]
-        return f"{type(self).__name__}(\n    " + ",\n    ".join(lines) + ")"
+        lines = [shown, f"batch_size={self._meta.batch_size}", f"device={self._meta.device})"]
+        return f"{type(self).__name__}(\n    " + ",\n    ".join(lines)
 
 
 def _plain(item: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import as_names
+from tensordict_core.base.meta import as_names, check_devices
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
@@ -234,9 +234,7 @@ def lazy_stack(
         for i, node in enumerate(nodes):
             if node._meta.batch_size != first._meta.batch_size:
                 raise errors.elements_differ(i, node._meta.batch_size, first._meta.batch_size)
-    for node in nodes:
-        if node._meta.device != first._meta.device:
-            raise errors.devices_differ(first._meta.device, node._meta.device)
+    check_devices(nodes)
     result = type(first)._lazy(nodes, at)
     if stack_dim_name is not None:
         names = list(result.names)
