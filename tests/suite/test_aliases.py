@@ -50,6 +50,15 @@ LINES = [
     "from tensordict.nn.distributions.truncated_normal import TruncatedStandardNormal",
     "from tensordict._tensorcollection import TensorCollection",
     "from tensordict._C import unravel_keys, unravel_key, unravel_key_list",
+    "from tensordict._lazy import _CustomOpTensorDict, _PermutedTensorDict, _ViewedTensorDict",
+    "from tensordict._nestedkey import NestedKey",
+    "from tensordict._reductions import _reduce_td",
+    "from tensordict._td import _SubTensorDict, is_tensor_collection, lazy_stack",
+    "from tensordict._torch_func import _cat, _stack as stack_td",
+    "from tensordict.base import CompatibleType, NestedKey, _GENERIC_NESTED_ERR, _NESTED_TENSORS_AS_LISTS_NONTENSOR",
+    "from tensordict.persistent import PersistentTensorDict, _has_h5",
+    "from tensordict.utils import _LOCK_ERROR, _KEY_ERROR, _NON_STR_KEY_ERR, _pass_through, _infer_size_impl",
+    "from tensordict.utils import convert_ellipsis_to_idx, infer_size_impl, is_batchedtensor, is_namedtuple",
     "from tensordict.functional import pad, pad_sequence, dense_stack_tds",
     "import tensordict; tensordict.nn.functional_modules._exclude_td_from_pytree().set()",
     "import tensordict; tensordict.tensordict.TensorDict; tensordict._pytree",
@@ -60,6 +69,37 @@ def test_the_imports_of_published_programs_work():
     lines = "\n".join(LINES)
     ran = subprocess.run([sys.executable, "-W", "error", "-c", lines], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_messages_that_are_named_are_those_of_the_errors():
+    td = TensorDict({"a": torch.zeros(2)}, [2])
+    with pytest.raises(RuntimeError, match=tensordict.utils._LOCK_ERROR):
+        td.clone().lock_()["b"] = torch.zeros(2)
+    with pytest.raises(KeyError) as error:
+        td["b"]
+    assert tensordict.utils._KEY_ERROR.format("b", "TensorDict", ["a"]) in error.value.args[0]
+    with pytest.raises(KeyError, match=tensordict.base._GENERIC_NESTED_ERR):
+        td.set(("a", 1), torch.zeros(2))
+
+
+def test_functions_below_the_public_ones_answer_as_those_of_the_release():
+    utils = tensordict.utils
+    assert utils.convert_ellipsis_to_idx((0, ...), [3, 2, 4]) == (0, slice(None), slice(None))
+    assert utils.convert_ellipsis_to_idx((0, None, ...), [3, 2]) == (0, None, slice(None))
+    for index in ((..., 0, ...), (..., 0, 0, 0)):
+        with pytest.raises(RuntimeError):
+            utils.convert_ellipsis_to_idx(index, [3, 2])
+    assert utils.infer_size_impl([-1, 2], 6) == [3, 2]
+    with pytest.raises(RuntimeError, match="shape"):
+        utils.infer_size_impl([-1, 4], 6)
+    values = [tensordict.NonTensorData(1), tensordict.UnbatchedTensor(torch.zeros(1)), TensorDict(), torch.zeros(1)]
+    assert [utils._pass_through(value) for value in values] == [True, True, False, False]
+    stack = lazy_stack([TensorDict({"a": torch.zeros(1), "s": "x"})] * 2)
+    for td in (stack, TensorDict({"n": stack}, [2], names=["t"], lock=True)):
+        function, arguments = tensordict._reductions._reduce_td(td)
+        again = function(*arguments)
+        assert (again == td).all() and again.names == td.names and type(again) is type(td)
+    assert not isinstance(stack, tensordict._lazy._CustomOpTensorDict)
 
 
 def test_aliases_are_not_listed():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import json
 import logging
 import time
@@ -29,26 +30,53 @@ from tensordict_core.containers.collection import TensorCollection
 
 __all__ = [
     "ENTRY_TYPES",
+    "HAS_H5",
+    "KEY_ERROR",
+    "KEY_TYPE_ERROR",
+    "LOCK_ERROR",
     "NESTED_TENSORS_AS_LISTS",
+    "EntryType",
+    "LegacyView",
     "as_bool",
     "batch_size_after",
     "get_json_backend",
     "implement_for",
+    "inferred_size",
+    "is_batched",
     "is_key",
     "is_key_or_keys",
+    "is_namedtuple",
     "is_non_tensor_type",
     "json_dumps",
     "key_path",
     "logger",
+    "passes_through",
+    "reduced",
     "set_json_backend",
     "shape_of",
     "timeit",
+    "without_ellipsis",
     "wrap_dim",
     "zip_strict",
 ]
 
 ENTRY_TYPES: tuple[type[Any], ...] = (Tensor, TensorCollection)
 """The types of entries: tensors and containers."""
+
+EntryType = Tensor | TensorCollection
+"""The type of an entry, for annotations."""
+
+LOCK_ERROR = "Cannot modify locked TensorDict"
+"""How the message begins if entries of a locked tensordict would change."""
+
+KEY_ERROR = 'key "{}" not found in {} with keys {}'
+"""The beginning of the message for a missing key, with places for the key, the type and the keys."""
+
+KEY_TYPE_ERROR = "Only NestedKeys are supported"
+"""How the message begins if a value is not a key."""
+
+HAS_H5 = importlib.util.find_spec("h5py") is not None
+"""Whether h5py is installed."""
 
 logger = logging.getLogger("tensordict")
 """The logger of this library and of programs that log through it."""
@@ -331,3 +359,96 @@ def json_dumps(data: Any, **kwargs: Any) -> bytes:
         found: bytes = get_json_backend().dumps(data, **kwargs)
         return found
     return json.dumps(data, **{"separators": (",", ":"), **kwargs}).encode()
+
+
+class LegacyView:
+    """The type of the lazy results of ``set_lazy_legacy(True)``; nothing is an instance, as there are none here."""
+
+
+def passes_through(value: Any) -> bool:
+    """Return whether operations on tensors leave an entry as it is: non-tensor data and unbatched tensors.
+
+    >>> passes_through(torch.zeros(1))
+    False
+    """
+    return isinstance(value, TensorCollection) and bool(value._is_opaque)
+
+
+def is_namedtuple(value: Any) -> bool:
+    """Return whether a value is a named tuple.
+
+    >>> is_namedtuple((1, 2)), is_namedtuple(torch.max(torch.zeros(2), 0))
+    (False, False)
+    """
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Return whether a tensor is the row of a batch inside ``torch.vmap``.
+
+    >>> is_batched(torch.zeros(1))
+    False
+    """
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def inferred_size(shape: Sequence[int], numel: int) -> list[int]:
+    """Return a shape with the size that -1 stands for.
+
+    Raises:
+        RuntimeError: No size makes that number of elements.
+
+    >>> inferred_size([-1, 2], 6)
+    [3, 2]
+    """
+    return list(torch.empty(numel, device="meta").view(*shape).shape)
+
+
+def without_ellipsis(index: Any, batch_size: Sequence[int]) -> tuple[Any, ...]:
+    """Return an index with slices in the place of ``...``.
+
+    Raises:
+        RuntimeError: The index has several ellipses, or more parts than there are dimensions.
+
+    >>> without_ellipsis((..., 0), [3, 2])
+    (slice(None, None, None), 0)
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    at = [i for i, part in enumerate(parts) if part is ...]
+    if not at:
+        return parts
+    taken = (
+        sum(
+            part.ndim if isinstance(part, Tensor) and part.dtype == torch.bool else 1
+            for part in parts
+            if part is not None
+        )
+        - 1
+    )
+    if len(at) > 1:
+        raise RuntimeError(
+            f"An index can only have one ellipsis, got {len(at)} in {index}; write slices for the others"
+        )
+    if taken > len(batch_size):
+        raise RuntimeError(
+            f"Not enough dimensions in TensorDict of batch size {list(batch_size)} for {index}; leave some out"
+        )
+    return (*parts[: at[0]], *[slice(None)] * (len(batch_size) - taken), *parts[at[0] + 1 :])
+
+
+def reduced(td: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a function and its arguments that make a tensordict again, as ``__reduce__`` of pickle does.
+
+    >>> function, arguments = reduced(TensorDict({"a": torch.zeros(2)}, [2]))
+    >>> function(*arguments).batch_size
+    torch.Size([2])
+    """
+    function, arguments, *state = td.__reduce_ex__(4)
+    return _made_again, (function, arguments, state[0] if state else None)
+
+
+def _made_again(function: Callable[..., Any], arguments: tuple[Any, ...], state: Any) -> Any:
+    made = function(*arguments)
+    if state is not None:
+        made.__setstate__(state)
+    return made
