@@ -51,7 +51,6 @@ LINES = [
     "from tensordict._tensorcollection import TensorCollection",
     "from tensordict._C import unravel_keys, unravel_key, unravel_key_list",
     "from tensordict._lazy import _CustomOpTensorDict, _PermutedTensorDict, _ViewedTensorDict",
-    "from tensordict._nestedkey import NestedKey",
     "from tensordict._reductions import _reduce_td",
     "from tensordict._td import _SubTensorDict, is_tensor_collection, lazy_stack",
     "from tensordict._torch_func import _cat, _stack as stack_td",

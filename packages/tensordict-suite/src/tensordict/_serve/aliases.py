@@ -17,7 +17,6 @@ RELEASE = "0.15.3"
 # module path -> modules whose names it has
 MODULES: Mapping[str, tuple[str, ...]] = {
     "tensordict._C": ("tensordict.utils",),
-    "tensordict._nestedkey": ("tensordict.utils",),
     "tensordict._reductions": ("tensordict",),
     "tensordict._lazy": ("tensordict",),
     "tensordict._pytree": ("tensordict",),
