@@ -394,6 +394,16 @@ def test_new_entries_without_a_folder_are_shared_memory():
         td.make_memmap("b", torch.Size([3]))
 
 
+def test_an_entry_is_not_added_where_a_saved_one_was_replaced_in_memory(tmp_path):
+    TensorDict({"a": torch.arange(3), "b": torch.ones(3)}).save(tmp_path)
+    loaded = TensorDict.load_memmap(tmp_path)
+    loaded["a"] = torch.zeros(3)
+    with pytest.raises(RuntimeError, match=r"'a' was replaced in memory.*set_"):
+        loaded.make_memmap("more", torch.Size([3]))
+    again = TensorDict.load_memmap(tmp_path)
+    assert again["a"].tolist() == [0, 1, 2] and set(again.keys()) == {"a", "b"}
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 def test_nested_tensors_come_back_with_their_components(tmp_path, layout):

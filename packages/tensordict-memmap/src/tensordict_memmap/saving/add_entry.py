@@ -17,12 +17,12 @@ from tensordict_core import TensorDict
 from tensordict_core.extension import annotation
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats import tree
-from tensordict_memmap.formats.names import META, RESERVED_FIELDS
+from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS
 from tensordict_memmap.saving.job import Run, SaveJob
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeWriter
 from tensordict_memmap.schema.build import build
-from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves
+from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves, show
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
@@ -39,6 +39,9 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
         path: the key of the tensor. For a nested key the result is the tensordict under the first name.
         tensor: the tensor.
         copy_data: whether to save its values; if False the file holds zeros.
+
+    Raises:
+        RuntimeError: An entry of the folder was replaced in memory, and saving the whole tensordict would overwrite it.
     """
     entry: Any = tensor
     for name in reversed(path[1:]):
@@ -47,6 +50,7 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
     alone._set(path[0], entry)
     writer, added = _plan(alone, place, path[0], copy_data)
     if not (_is_saved(td, place) and _add(writer, td)):
+        _check_replaced(td, place)
         twin = td._clone(False)
         twin._set(path[0], entry)
         writer, added = _plan(twin, place, path[0], copy_data)
@@ -77,6 +81,17 @@ def _is_saved(td: Any, place: Path) -> bool:
         elif isinstance(value, torch.Tensor) or annotation(value, "saved_path") is None:
             return False
     return True
+
+
+def _check_replaced(td: Any, place: Path) -> None:
+    """Raises if a tensor in memory stands for a saved one, which would be lost."""
+    for name, value in td._items():
+        is_plain = isinstance(value, torch.Tensor) and not isinstance(value, MemoryMappedTensor)
+        if is_plain and not value.is_nested and os.path.lexists(f"{place}/{name}{LEAF}"):
+            raise RuntimeError(
+                f"key {show(name)} was replaced in memory, and {place} holds the earlier values, which adding an entry "
+                "would overwrite; write values in place with set_, or save the tensordict with memmap_"
+            )
 
 
 def _add(writer: TreeWriter, td: Any) -> bool:
