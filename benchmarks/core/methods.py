@@ -121,28 +121,25 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "__setitem__": lambda o: (0, o[0]),
     "__contains__": lambda o: ("key0",),
 }
-_ALL_OR_NOTHING = "checks all keys and shapes first, so an error changes nothing; the reference writes until it fails"
-_OF_MODULE = "reads the dictionaries of the module, which other code changes; the reference keeps a tensordict too"
-_ROWS = "makes a lazy stack of single rows, each with a tensordict of its own"
+_ALL_OR_NOTHING = "checks all shapes before the first write: where one does not fit, nothing has changed"
+_OF_MODULE = "collects the entries from the dictionaries of the module, which other code changes without notice"
 REASONS: dict[str, str] = {
-    "is_shared": "asks the memory of the leaves; the reference returns what `share_memory_` recorded",
+    "is_shared": "asks the memory of the leaves, which may have been shared one by one",
     "update_": _ALL_OR_NOTHING,
     "copy_": _ALL_OR_NOTHING,
-    "set_at_": _ALL_OR_NOTHING,
-    "lazy apply_": _ALL_OR_NOTHING,
-    "lazy fill_": _ALL_OR_NOTHING,
-    "lazy masked_select": "copies the rows that are chosen, element by element; the reference stacks all rows first",
-    "lazy repeat_interleave": _ROWS,
-    "lazy tile": "returns a lazy stack, as of other shape operations; the reference a dense tensordict",
-    "lazy non_tensor_items": "asks each element, because values may differ",
+    "set_at_": "goes through the plan of all in-place writes",
+    "lazy fill_": "plans a write into each element, with an index of its own",
+    "lazy masked_select": "copies the chosen rows of each element, then stacks these copies",
+    "lazy repeat_interleave": "makes a lazy stack of single rows, each with a tensordict of its own",
+    "lazy tile": "returns a lazy stack, as other shape operations do; the reference returns a dense tensordict",
+    "lazy densify": "looks for entries that only some elements have",
+    "lazy non_tensor_items": "reads each key of each element",
     "params keys": _OF_MODULE,
     "params contiguous": _OF_MODULE,
     "params is_contiguous": _OF_MODULE,
-    "params apply_": _OF_MODULE,
-    "params fill_": _OF_MODULE,
-    "params rename_": _OF_MODULE,
     "params all": _OF_MODULE,
     "params any": _OF_MODULE,
+    "params apply_": "plans a write into each parameter, as a tensor without gradients",
 }
 """Why a method takes longer than in the reference, by its name or by the container and its name."""
 
