@@ -78,7 +78,7 @@ def test_a_refused_file_of_torch_names_what_is_in_it_and_a_damaged_one_says_so(c
     torch.save({"a": _Evil()}, "model.pt")
     assert main(["convert", "model.pt", "y"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("tensordict-memmap: model.pt holds posix.mkdir, which is no tensor")
+    assert said.startswith("tensordict-memmap: model.pt holds posix.mkdir, which is neither a tensor nor a plain value")
     assert said.count("\n") == 1
     with open("model.pt", "wb") as file:
         file.write(b"nothing")

@@ -89,11 +89,12 @@ class Ranks:
 
                 faulthandler.dump_traceback_later(15, file=sys.__stderr__)
             warnings.simplefilter("error")
-            store = connect(self.port)
-            place = dist.PrefixStore(f"run{self.number}", store)
-            dist.init_process_group("gloo", store=place, rank=rank, world_size=count)
             start = time.monotonic()
             try:
+                store = connect(self.port)
+                place = dist.PrefixStore(f"run{self.number}", store)
+                dist.init_process_group("gloo", store=place, rank=rank, world_size=count)
+                start = time.monotonic()
                 made = Outcome(function(rank, *arguments), seconds=time.monotonic() - start)
             except BaseException as error:
                 spent = time.monotonic() - start

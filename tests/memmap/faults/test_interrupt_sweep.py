@@ -224,7 +224,7 @@ class InPlace(Save):
         try:
             self.load(self.path)
         except ValueError as error:
-            assert "in place; save again" in str(error)
+            assert "overwrote files in place" in str(error)
             self.version += 1
             self.store(self.version)
         super().check()
