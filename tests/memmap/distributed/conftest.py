@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -83,6 +84,7 @@ class Ranks:
     def _child(self, rank, count, pipe, function, arguments):
         status = 1
         try:
+            gc.freeze()  # garbage of other tests may belong to threads that are not here, and crashes when it is freed
             torch.set_num_threads(1)
             if os.environ.get("RANKS_TRACE"):
                 import faulthandler
@@ -145,8 +147,10 @@ class Ranks:
         for outcome in found:  # the others wait for one that was killed
             if outcome.died:
                 self.store.add(f"done{self.number}", 1)
-        for pid, _ in self.children:
-            os.waitpid(pid, 0)
+        for number, (pid, _) in enumerate(self.children):
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if found[number].died:
+                found[number] = found[number]._replace(text=f"died with exit code {code}")
         self.children = []
         return found
 
