@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 import subprocess
@@ -71,6 +72,24 @@ def test_an_entry_that_does_not_fit_on_the_disk_is_not_there_in_part(small, back
     stored.close()
     stored = reopened(small / "data", backend)
     assert sorted(stored.keys()) == ["fits", "n", "x"] and stored["x"].sum() == 45 and stored["n", "y"].sum() == 45
+    stored.close()
+
+
+def test_a_write_of_another_chunk_that_ends_after_the_error_brings_no_folder_back(tmp_path):
+    loop = pytest.importorskip("zarr.core.sync", reason="zarr is an extra")._get_loop()
+    stored = PersistentTensorDict.from_dict(sample(), tmp_path / "data", backend="zarr")
+    writes = []
+
+    async def late():
+        await asyncio.sleep(0.2)
+        (tmp_path / "data" / "new" / "c").mkdir(parents=True, exist_ok=True)
+
+    with pytest.raises(OSError, match="No space left"), stored._group.undone_by_errors("new"):
+        stored._group.group.create_array("new", shape=(10,), dtype="f4")
+        writes.append(asyncio.run_coroutine_threadsafe(late(), loop))
+        raise OSError("No space left on device")
+    writes[0].result(5)
+    assert sorted(stored.keys()) == ["n", "x"] and not (tmp_path / "data" / "new").exists()
     stored.close()
 
 

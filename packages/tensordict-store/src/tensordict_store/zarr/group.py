@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,13 @@ def read_all(pairs: Sequence[tuple[Any, Selection]]) -> list[Tensor]:
         out.append(_joined(array, selection, parts[used : used + count]))
         used += count
     return out
+
+
+async def _end_of_writes() -> None:
+    """Wait for the tasks of zarr's thread: after an error, writes of other chunks go on and bring folders back."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=30)
 
 
 def _item(array: Any, read: Callable[[], Any]) -> Any:
@@ -222,6 +230,17 @@ class ZarrGroup(Group):
         if array.size:
             made[...] = array
         self._added(name, made)
+
+    @contextmanager
+    def undone_by_errors(self, name: str) -> Iterator[None]:
+        """If the block that stores an entry raises, remove what it stored, once writes of other chunks have ended."""
+        with super().undone_by_errors(name):
+            try:
+                yield
+            except BaseException:
+                with suppress(Exception):  # the first error says what is wrong
+                    require("zarr", "PersistentTensorDict").core.sync.sync(_end_of_writes())
+                raise
 
     def remove(self, name: str) -> None:
         """Remove an array or a group."""
