@@ -266,7 +266,7 @@ _is_same_size: Callable[[Tensor, Tensor], bool] = Tensor.is_same_size
 
 
 def expand_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
-    """A value in the shape of the leaf that it replaces; its dimensions of size 1 are repeated, one number fills it.
+    """Expand a value to the shape of the leaf that it replaces: dimensions of size 1 are repeated, one number fills it.
 
     Other values of fewer dimensions are refused: torch aligns shapes at the last dimension, so batch dimensions would
     meet others.
@@ -282,13 +282,13 @@ def expand_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
 
 
 def broadcasts(got: Sequence[int], expected: torch.Size) -> bool:
-    """Whether an indexed write takes a value of one shape where another one is selected, by the rules of torch."""
+    """Return whether an indexed write takes a value of one shape where another is selected, by the rules of torch."""
     beyond = len(got) - len(expected)
     return all(n == 1 or (i >= beyond and n == expected[i - beyond]) for i, n in enumerate(got))
 
 
 def broadcast_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
-    """A value in the shape of the part of a leaf that an index selects, by the rules of torch.
+    """Return a value in the shape of the part of a leaf that an index selects, by the rules of torch.
 
     Raises:
         RuntimeError: The shapes do not fit.
@@ -299,7 +299,7 @@ def broadcast_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _are_apart(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
-    """Whether no source lies in the memory of a target: devices write all at once, in no order."""
+    """Return whether no source lies in the memory of a target: devices write all at once, in no order."""
     try:
         places = {target.untyped_storage().data_ptr() for target in targets}
         if any(source.untyped_storage().data_ptr() in places for source in sources):

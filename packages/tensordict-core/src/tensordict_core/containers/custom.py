@@ -58,12 +58,12 @@ class CustomContainer(Delegating, abstract=True):
             Node._copies_exist = True
 
     def _now(self) -> Any:
-        """A plain tensordict of the same entries; of copies of them where reads copy."""
+        """Return a plain tensordict of the same entries; of copies of them where reads copy."""
         entries = {key: value._now() if isinstance(value, CustomContainer) else value for key, value in self._items()}
         return containers.dense._make(entries, self._meta)
 
     def _frame(self) -> Any:
-        """A plain tensordict of the same structure; its tensors are stand-ins where reads copy."""
+        """Return a plain tensordict of the same structure; its tensors are stand-ins where reads copy."""
         if not self._reads_copy:
             return self._now()
         entries = {
@@ -100,7 +100,7 @@ class CustomContainer(Delegating, abstract=True):
         return unpickled, (self._now(), self._locked)
 
     def is_shared(self) -> bool:
-        """Whether the entries are in shared memory; copies never are."""
+        """Return whether the entries are in shared memory; copies never are."""
         return not self._reads_copy and super().is_shared()
 
     def _describe(self, key: str) -> str:
@@ -111,5 +111,5 @@ class CustomContainer(Delegating, abstract=True):
 
 
 def unpickled(td: Any, locked: bool = False) -> Any:
-    """The result of unpickling: a plain tensordict, locked if the container was."""
+    """Return the result of unpickling: a plain tensordict, locked if the container was."""
     return td.lock_() if locked else td

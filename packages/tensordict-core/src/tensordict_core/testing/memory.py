@@ -14,7 +14,7 @@ __all__ = ["VIEW_OPERATIONS", "MemoryTests"]
 
 
 def _behind(x: Any) -> Any:
-    """The sizes behind the batch, which a leaf has and a container has not."""
+    """Return the sizes behind the batch, which a leaf has and a container has not."""
     return x.shape[2:] if isinstance(x, Tensor) else ()
 
 

@@ -147,7 +147,7 @@ class OperationTests(ContainerCase):
 
 
 def _numbers(td: Any, number: int) -> list[Row]:
-    """One number beside every entry of every row."""
+    """Return one number beside every entry of every row."""
     return [dict.fromkeys(row, number) for row in rows(td)]
 
 

@@ -18,7 +18,7 @@ TURNS = {0: torch.tensor([[1, 0, 1], [0, 0, 1]]), 1: torch.tensor([[2, 2], [0, 1
 
 
 def _mixed(one: list[Row], other: list[Row]) -> list[Row]:
-    """The rows that the mask marks from the first table, the others from the second."""
+    """Return the rows that the mask marks from the first table, the others from the second."""
     return [mine if marked else theirs for marked, mine, theirs in zip(MASK.reshape(-1), one, other, strict=True)]
 
 

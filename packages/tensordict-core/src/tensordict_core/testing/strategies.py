@@ -98,7 +98,7 @@ def _part(draw: Any, n: int) -> Any:
 
 @st.composite
 def indices(draw: Any, batch_size: torch.Size) -> Any:
-    """Indices that fit a batch size: integers, slices, ``None``, bools, ``...``, numbers and masks, also together.
+    """Draw indices that fit a batch size: integers, slices, ``None``, bools, ``...``, numbers and masks, also together.
 
     At most one part is a tensor, because tensors must agree with each other.
     """

@@ -81,7 +81,7 @@ class FlattenContext:
         return f"{self.kind}(keys={list(self.keys)}, batch_dims={len(self.meta.batch_size)})"
 
     def dump(self) -> Any:
-        """The context as plain data, for exported programs that are saved."""
+        """Return the context as plain data, for exported programs that are saved."""
         meta, extra = self.meta, self.extra
         below = None if self.below is None else [[i, node.dump()] for i, node in self.below.items()]
         if self.kind == "TensorDict":
@@ -102,7 +102,7 @@ class FlattenContext:
 
     @classmethod
     def parse(cls, data: Any) -> FlattenContext:
-        """The context of what ``dump`` returned."""
+        """Return the context of what ``dump`` returned."""
         kind, keys, size, device, names, extra, *rest = data
         below = rest[0] if rest else None
         meta = Meta(as_batch_size(size), as_device(device), None if names is None else tuple(names))

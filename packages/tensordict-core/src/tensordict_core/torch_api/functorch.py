@@ -132,7 +132,7 @@ class BatchDimChange(NamedTuple):
     """The size of an inserted dimension."""
 
     def within(self, batch_dims: int) -> BatchDimChange | None:
-        """The change of a node of so many batch dimensions; ``None`` where only its event dimensions lost one.
+        """Return the change of a node of so many batch dimensions; ``None`` where only its event dimensions lost one.
 
         Raises:
             RuntimeError: Leaves lost different batch dimensions, or gained one behind the batch dimensions.
@@ -157,7 +157,7 @@ class BatchDimChange(NamedTuple):
         return self
 
     def resized(self, size: torch.Size) -> torch.Size:
-        """A batch size with the inserted dimension."""
+        """Return a batch size with the inserted dimension."""
         dim = self.dims[0]
         return torch.Size((*size[:dim], self.size, *size[dim:]))
 
@@ -170,7 +170,7 @@ class BatchDimChange(NamedTuple):
 
 
 def batch_dim_change(children: Sequence[Any], context: FlattenContext) -> BatchDimChange | None:
-    """What ``vmap`` did to the leaves of a tree between flattening it and now; ``None`` if it did nothing."""
+    """Return what ``vmap`` did to the leaves of a tree between flattening it and now; ``None`` if it did nothing."""
     level = transform_level()
     if level is None:
         return None
@@ -183,7 +183,7 @@ def batch_dim_change(children: Sequence[Any], context: FlattenContext) -> BatchD
 
 
 def _lost_dims(children: Sequence[Any], context: FlattenContext, level: int) -> set[int]:
-    """The dimensions that ``vmap`` removed from the leaves."""
+    """Return the dimensions that ``vmap`` removed from the leaves."""
     lost = set()
     for child, shape in zip(children, context.shapes, strict=False):
         if shape is None or type(child) is int:
@@ -198,7 +198,7 @@ def _lost_dims(children: Sequence[Any], context: FlattenContext, level: int) -> 
 
 
 def _gained_dims(children: Sequence[Any], context: FlattenContext, level: int, size: int) -> set[int] | None:
-    """Where ``vmap`` may have inserted a dimension of that size into the leaves; ``None`` if it inserted none."""
+    """Return where ``vmap`` may have inserted a dimension of that size into the leaves; ``None`` if nowhere."""
     found: set[int] | None = None
     compiling = is_compiling()
     seen: tuple[torch.Size, torch.Size] | None = None

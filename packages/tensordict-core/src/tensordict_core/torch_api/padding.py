@@ -75,7 +75,7 @@ def _pad_rows(tensors: Sequence[Tensor], dim: int, value: float, side: str) -> t
 
 
 def _mask(ends: Sequence[_Ends], length: int, device: torch.device) -> Tensor:
-    """The mask of the data, ``[len(ends), length]``."""
+    """Return the mask of the data, ``[len(ends), length]``."""
     before, after = torch.tensor(ends, device=device).T.unsqueeze(-1)
     positions = torch.arange(length, device=device)
     mask: Tensor = (positions >= before) & (positions < length - after)
@@ -83,7 +83,7 @@ def _mask(ends: Sequence[_Ends], length: int, device: torch.device) -> Tensor:
 
 
 def _pad_dims(first: Any, keys: list[Any], leaves: list[Tensor], pad_dim: int) -> tuple[list[int], bool]:
-    """The padded dimension of each leaf, counted from the front; and whether it is a batch dimension."""
+    """Return the padded dimension of each leaf, counted from the front; and whether it is a batch dimension."""
     batch_dims = len(first._meta.batch_size)
     dims = []
     for key, leaf in zip(keys, leaves, strict=True):
@@ -200,7 +200,7 @@ def _column(nodes: list[Any], i: int, key: Any) -> list[Tensor]:
 
 
 def _stack_padded(nodes: list[Any], padded: list[list[Tensor]], dim: int, in_batch: bool, side: str) -> Any:
-    """The tensordicts with their padded leaves, stacked."""
+    """Return the tensordicts with their padded leaves, stacked."""
     keys = nodes[0]._leaf_keys()
     longest = max(node._meta.batch_size[dim] for node in nodes) if in_batch else 0
     rows = []
@@ -236,7 +236,7 @@ def _store_masks(
 
 
 def _run(mask: Tensor, key: Any) -> list[tuple[int, int]]:
-    """The start and the number of the marked positions of each row of a mask ``[rows, length]``."""
+    """Return the start and the number of the marked positions of each row of a mask ``[rows, length]``."""
     runs = []
     for row, marks in enumerate(mask.tolist()):
         count = sum(marks)
@@ -306,7 +306,7 @@ def unpad_sequence(padded: Any, mask: Any = None, *, pad_dim: int = 0) -> Any:
 
 
 def _row_mask(mask: Any, key: Any, leaf: Tensor, pad_dim: int, in_batch: bool, batch_dims: int) -> Tensor:
-    """The mask of one entry as ``[rows, length]``."""
+    """Return the mask of one entry as ``[rows, length]``."""
     if leaf.ndim < pad_dim + 2:
         raise ValueError(
             f"key {unravel_key(key)!r} of shape {list(leaf.shape)} has no dimension {pad_dim} in its rows; give a "

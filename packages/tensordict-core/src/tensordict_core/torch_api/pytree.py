@@ -63,7 +63,7 @@ class _Flattening:
         self.context.locked = root._locked and flattens_for_vmap()
 
     def node(self, kind: str, entries: Mapping[str, Any], meta: Meta, extra: Any) -> FlattenContext:
-        """The context of a node, whose leaves are appended."""
+        """Return the context of a node, whose leaves are appended."""
         leaves, shapes, level, size = self.leaves, self.shapes, self.level, self.size
         below = {}
         for position, child in enumerate(entries.values()):
@@ -93,12 +93,12 @@ def _flatten(root: Any) -> tuple[list[Any], FlattenContext]:
 
 
 def _flatten_with_keys(root: Any) -> Any:
-    """The entries of one node under their keys; torch asks each node among them for its own."""
+    """Return the entries of one node under their keys; torch asks each node among them for its own."""
     return [(registry.MappingKey(key), child) for key, child in _PARTS[type(root)](root)[1].items()], None
 
 
 def _shape(child: Any) -> torch.Size | None:
-    """The shape of a tensor or the batch size of a node; ``None`` where no leaf tells it."""
+    """Return the shape of a tensor or the batch size of a node; ``None`` where no leaf tells it."""
     if type(child) is int:  # of a tree of numbers, such as the ``in_dims`` of vmap
         return None
     if isinstance(child, Node):
@@ -122,7 +122,7 @@ def _dense_parts(td: Any) -> Parts:
 
 
 def _lazy_parts(td: Any) -> Parts:
-    """The stacked entries, so dimensions count as those of the stack; the elements if entries cannot be stacked.
+    """Return the stacked entries, so dimensions count as those of the stack; the elements if entries cannot be stacked.
 
     The elements too where gradients are taken: a new stack would be another tensor each time.
     """
@@ -147,7 +147,7 @@ def _is_ragged(child: Any) -> bool:
 
 
 def _wrapping(element: Any) -> Any:
-    """The type and the context of an element that wraps a tensordict; ``None`` where it does not."""
+    """Return the type and the context of an element that wraps a tensordict; ``None`` where it does not."""
     if element._inmost() is element:
         return None
     kind = type(element)
@@ -195,7 +195,7 @@ class _Unflattening:
         self.change = None if self.is_numbers else batch_dim_change(self.children, context)
 
     def entries(self, context: FlattenContext) -> dict[str, Any]:
-        """The entries of a node: the next leaves, and the nodes that were flattened with it."""
+        """Return the entries of a node: the next leaves, and the nodes that were flattened with it."""
         below = context.below
         if below is None:
             return dict(zip(context.keys, self.leaves, strict=False))
@@ -205,7 +205,7 @@ class _Unflattening:
         }
 
     def dense(self, context: FlattenContext) -> Any:
-        """A tensordict with the batch size that its leaves share."""
+        """Return a tensordict with the batch size that its leaves share."""
         old = context.meta
         dims = len(old.batch_size)
         change = None if self.change is None else self.change.within(dims)
@@ -235,14 +235,14 @@ class _Unflattening:
         return TensorDict._make(entries, Meta(size, old.device, names))
 
     def _keeps_dims(self) -> bool:
-        """Whether each leaf has as many dimensions as before, so names stand at the same ones."""
+        """Return whether each leaf has as many dimensions as before, so names stand at the same ones."""
         return all(
             shape is None or not isinstance(child, Tensor) or child.ndim == len(shape)
             for child, shape in zip(self.children, self.context.shapes, strict=False)
         )
 
     def lazy(self, context: FlattenContext) -> Any:
-        """A lazy stack; a dense tensordict where ``vmap`` changed the batch dimensions."""
+        """Return a lazy stack; a dense tensordict where ``vmap`` changed the batch dimensions."""
         result = self.dense(context)
         stack_dim, _, hook_in, wrappings = context.extra
         size = result._meta.batch_size
@@ -259,7 +259,7 @@ class _Unflattening:
         return _lazy_stack(elements, stack_dim, result._meta.names, stack_dim, None, hook_in)
 
     def elements(self, context: FlattenContext) -> Any:
-        """A lazy stack of its elements."""
+        """Return a lazy stack of its elements."""
         stack_dim, hook_out, hook_in, _ = context.extra
         old, new, meta = stack_dim, stack_dim, context.meta
         change = self.change
@@ -280,7 +280,7 @@ class _Unflattening:
         return _lazy_stack(list(entries.values()), new, meta.names, old, hook_out, hook_in)
 
     def unbatched(self, context: FlattenContext) -> Any:
-        """An unbatched tensor, which has one value for all examples."""
+        """Return an unbatched tensor, which has one value for all examples."""
         (tensor,) = self.children
         if self.is_numbers:
             return tensor
@@ -300,7 +300,7 @@ class _Unflattening:
         return tensor if type(tensor) is UnbatchedTensor else UnbatchedTensor._make(tensor, context.meta)
 
     def whole(self, context: FlattenContext) -> Any:
-        """An unbatched tensor that goes into a function that ``vmap`` maps, or comes out of it."""
+        """Return an unbatched tensor that goes into a function that ``vmap`` maps, or comes out of it."""
         (stand_in,) = self.children
         return stand_in if self.is_numbers else UnbatchedTensor._make(context.extra[0], Meta(stand_in.shape))
 
@@ -331,7 +331,7 @@ def _unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
 
 
 def _common_size(entries: Mapping[str, Any], dims: int, hollow: Collection[str]) -> torch.Size | None:
-    """The first ``dims`` sizes as far as all entries but the hollow ones share them; ``None`` where no entry tells."""
+    """Return the first ``dims`` sizes that all but hollow entries share; ``None`` where no entry tells."""
     size: torch.Size | None = None
     seen: torch.Size | None = None
     for key, child in entries.items():
@@ -355,12 +355,12 @@ def _common_size(entries: Mapping[str, Any], dims: int, hollow: Collection[str])
 
 
 def _same_size(a: torch.Size, b: torch.Size) -> bool:
-    """Whether two sizes are known to be equal; a symbolic one is not asked, because the answer would fix it."""
+    """Return whether two sizes are known to be equal; a symbolic one is not asked, because the answer would fix it."""
     return torch.SymInt not in {*map(type, a), *map(type, b)} and a == b
 
 
 def _fitted(node: Any, old: torch.Size, new: torch.Size, change: BatchDimChange | None) -> Any:
-    """A node without leaves, with the batch size of the node that holds it."""
+    """Return a node without leaves, with the batch size of the node that holds it."""
     dims = len(old)
     if change is None and _same_size(node._meta.batch_size[: len(new)], new):
         return node
@@ -404,7 +404,7 @@ def _lazy_stack(elements: list[Any], stack_dim: int, names: Any, named: int, hoo
 
 
 def _wrapped(element: Any, wrapping: Any) -> Any:
-    """An element, in the type that was around it."""
+    """Return an element, in the type that was around it."""
     if wrapping is None:
         return element
     kind, context = wrapping

@@ -26,7 +26,7 @@ IndexType: TypeAlias = int | slice | str | Tensor | list[Any] | tuple[Any, ...] 
 
 
 def _column(function: str, td: Any, key: NestedKey, dim: int) -> tuple[Tensor, int]:
-    """The entry under ``key`` and the dimension counted from the front."""
+    """Return the entry under ``key`` and the dimension counted from the front."""
     size = td.batch_size
     if not -len(size) <= dim < len(size):
         raise ValueError(f"dim {dim} is none of the {len(size)} batch dimensions of {list(size)}; {function} takes one")
@@ -187,7 +187,7 @@ def group_by(tensordict: Any, key: NestedKey) -> tuple[Tensor | list[Any], tuple
 
 
 def _unique_values(key: NestedKey, entry: Any) -> tuple[list[Any], Tensor]:
-    """The sorted non-tensor values of rows without repetition, and for each row the position of its value."""
+    """Return the sorted non-tensor values of rows without repetition, and for each row the position of its value."""
     rows = [_hashable(value) for value in entry.maybe_to_stack().tolist()]
     try:
         values = sorted(set(rows))

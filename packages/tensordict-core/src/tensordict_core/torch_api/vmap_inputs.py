@@ -34,24 +34,24 @@ class PlainArgument(NamedTuple):
     leaf: Tensor
 
     def size(self, dim: int) -> int:
-        """The size of a batch dimension."""
+        """Return the size of a batch dimension."""
         return self.td._meta.batch_size[dim]
 
     def tensor_split(self, places: Sequence[int], dim: int) -> list[PlainArgument]:
-        """The parts for each chunk of a ``vmap`` in chunks."""
+        """Return the parts for each chunk of a ``vmap`` in chunks."""
         bounds = [0, *places, self.td._meta.batch_size[dim]]
         rows = [(slice(None),) * dim + (slice(a, b),) for a, b in itertools.pairwise(bounds)]
         td: Any = self.td
         return [PlainArgument(td[row], self.leaf) for row in rows]
 
     def mapped(self, dim: int | None, level: int) -> TensorDict:
-        """The tensordict inside ``vmap``: without the dimension, which each leaf keeps out of sight."""
+        """Return the tensordict inside ``vmap``: without the dimension, which each leaf keeps out of sight."""
         out = _mapped(self.td, dim, level)
         return out.lock_() if self.td._locked else out
 
 
 def plain_arguments(in_dims: Any, args: Sequence[Any]) -> dict[int, PlainArgument]:
-    """The arguments that need not be flattened, by position: one of their batch dimensions is mapped, or none."""
+    """Return the arguments that need not be flattened, by position: at most one batch dimension is mapped."""
     dims = in_dims if type(in_dims) is tuple else (in_dims,) * len(args)
     plain = {}
     for i, (source, dim) in enumerate(zip(args, dims, strict=False)):
@@ -70,7 +70,7 @@ _NONE: Any = object()
 
 
 def _first_of_plain(td: TensorDict) -> Any:
-    """The first leaf of a tensordict of plain tensordicts and tensors, or `_NONE`.
+    """Return the first leaf of a tensordict of plain tensordicts and tensors, or `_NONE`.
 
     ``None`` where it holds anything else.
     """
@@ -89,7 +89,7 @@ def _first_of_plain(td: TensorDict) -> Any:
 
 
 def hollow_outputs(outputs: Any, out_dims: Any, size: int) -> dict[int | None, Any]:
-    """The outputs of a mapped function that are tensordicts without leaves, with the dimension that ``vmap`` inserts.
+    """Return the outputs of a mapped function that have no leaves, with the dimension that ``vmap`` inserts.
 
     Args:
         outputs: What the function returns: an object or a tuple.
@@ -107,7 +107,7 @@ def hollow_outputs(outputs: Any, out_dims: Any, size: int) -> dict[int | None, A
 
 
 def _is_hollow(td: Any) -> bool:
-    """Whether an object is a plain tensordict that has no leaves, and no nodes but such tensordicts."""
+    """Return whether an object is a plain tensordict that has no leaves, and no nodes but such tensordicts."""
     return type(td) is TensorDict and all(map(_is_hollow, td._entries.values()))
 
 

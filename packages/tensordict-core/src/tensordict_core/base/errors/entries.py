@@ -12,7 +12,7 @@ from tensordict_core.base.errors.types import ExistingKeyError, InPlaceShapeErro
 
 
 def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
-    """A container class lacks abstract methods of `Node`."""
+    """Report that a container class lacks abstract methods of `Node`."""
     return TypeError(
         f"the container {cls.__name__} lacks {', '.join(missing)}; implement all abstract methods of Node, or "
         "define the class with abstract=True as a base of containers"
@@ -20,7 +20,7 @@ def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
 
 
 def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> KeyError:
-    """A key is missing; the message suggests similar keys."""
+    """Report that a key is missing; the message suggests similar keys."""
     names = [str(k) for k in keys]
     wanted = str(key if isinstance(key, str) else key[-1] if key else key)
     near = difflib.get_close_matches(wanted, names, n=3)
@@ -32,12 +32,12 @@ def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> Key
 
 
 def existing_key(key: Any) -> ExistingKeyError:
-    """The new name of an entry is a key that exists."""
+    """Report that the new name of an entry is a key that exists."""
     return ExistingKeyError(f"key {key!r} already present in TensorDict; pass safe=False to replace it")
 
 
 def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:
-    """Two operands do not have the same leaves."""
+    """Report that two operands do not have the same leaves."""
     left, right = sorted(map(str, only_left)), sorted(map(str, only_right))
     parts = [f"only the first has {left}"] * bool(left) + [f"only the second has {right}"] * bool(right)
     return KeyError(
@@ -47,7 +47,7 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
 
 
 def bad_key(key: Any) -> NotAKeyError:
-    """The value is not a nested key."""
+    """Report that the value is not a nested key."""
     remedy = "name the entry, or index rows with td[index]"
     if isinstance(key, int):
         remedy += (
@@ -62,12 +62,12 @@ def bad_key(key: Any) -> NotAKeyError:
 
 
 def empty_key() -> KeyError:
-    """The key is an empty tuple."""
+    """Report that the key is an empty tuple."""
     return KeyError("the empty tuple is not a key; name at least one level")
 
 
 def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
-    """A nested key passes through a leaf."""
+    """Report that a nested key passes through a leaf."""
     return KeyThroughLeafError(
         f"{key[0] if len(key) == 1 else key!r} is a {type(value).__name__}, not a tensordict, and has no entries; "
         "delete that entry or use another key"
@@ -75,7 +75,7 @@ def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
 
 
 def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
-    """The shape of an entry does not start with the batch size."""
+    """Report that the shape of an entry does not start with the batch size."""
     scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""
     return RuntimeError(
         f"batch dimension mismatch: key {key!r} has shape {list(shape)}, which does not start with the batch size "
@@ -84,7 +84,7 @@ def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) ->
 
 
 def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
-    """A new batch size does not fit an entry."""
+    """Report that a new batch size does not fit an entry."""
     return RuntimeError(
         f"key {key!r} has shape {torch.Size(shape)} which is incompatible with the batch-size "
         f"{torch.Size(batch_size)}; every entry must start with it"
@@ -92,7 +92,7 @@ def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]
 
 
 def locked(action: str) -> RuntimeError:
-    """An operation would change the entries of a locked tensordict."""
+    """Report that an operation would change the entries of a locked tensordict."""
     return RuntimeError(
         f"Cannot modify locked TensorDict: {action}; call unlock_() first, "
         "or write in place with set_() or update_() to keys that exist"
@@ -100,7 +100,7 @@ def locked(action: str) -> RuntimeError:
 
 
 def not_in_memory(method: str, td: Any) -> RuntimeError:
-    """Entries that a file or a server keeps cannot move to other memory in place."""
+    """Report that entries that a file or a server keeps cannot move to other memory in place."""
     return RuntimeError(
         f"{method}() changes where entries are, and those of {type(td).__name__} stay in their file, on their "
         "server or in the tensordict that it is a view of; call to_tensordict() first, or memmap() for a copy in "
@@ -109,7 +109,7 @@ def not_in_memory(method: str, td: Any) -> RuntimeError:
 
 
 def lock_of_a_view(locked: bool) -> RuntimeError:
-    """The lock of a view, or of a tensordict that holds a view, would differ from that of the tensordict it shows."""
+    """Report that the lock of a view, or of a holder of one, would differ from that of the tensordict it shows."""
     verb = "lock" if locked else "unlock"
     return RuntimeError(
         f"Cannot {verb} a sub-tensordict separately from the tensordict it is a view of; {verb} that one (view.parent) "
@@ -118,7 +118,7 @@ def lock_of_a_view(locked: bool) -> RuntimeError:
 
 
 def locked_graph() -> RuntimeError:
-    """A child of a locked parent would be unlocked."""
+    """Report that a child of a locked parent would be unlocked."""
     return RuntimeError(
         "Cannot unlock a tensordict that is part of a locked graph; unlock the root that holds it, "
         "or clone(False) it to change a copy"
@@ -126,7 +126,7 @@ def locked_graph() -> RuntimeError:
 
 
 def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InPlaceShapeError:
-    """An in-place write has another shape."""
+    """Report that an in-place write has another shape."""
     return InPlaceShapeError(
         f"Failed to update {key!r}, which has shape {list(expected)} and cannot take a value of shape {list(got)} in "
         "place; reshape the value, or use set() to replace the entry"
@@ -134,7 +134,7 @@ def in_place_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InP
 
 
 def in_place_kind(key: Any, value: Any, entry: Any) -> InPlaceShapeError:
-    """A value of one kind is written in place into an entry of another."""
+    """Report that a value of one kind is written in place into an entry of another."""
     return InPlaceShapeError(
         f"Failed to update {key!r}, a {type(entry).__name__}, which cannot take a {type(value).__name__} in place; "
         "use set() to replace the entry"
@@ -142,7 +142,7 @@ def in_place_kind(key: Any, value: Any, entry: Any) -> InPlaceShapeError:
 
 
 def in_place_leaf(key: Any) -> RuntimeError:
-    """An in-place write goes into a leaf that requires gradients."""
+    """Report that an in-place write goes into a leaf that requires gradients."""
     return RuntimeError(
         f"key {key!r} is a leaf Variable that requires grad, which cannot be written in place; write under "
         "torch.no_grad(), or into td.data"
@@ -150,7 +150,7 @@ def in_place_leaf(key: Any) -> RuntimeError:
 
 
 def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InPlaceShapeError:
-    """An indexed write has another shape."""
+    """Report that an indexed write has another shape."""
     return InPlaceShapeError(
         f"key {key!r} takes values of shape {list(expected)} at this index, and the value of shape {list(got)} "
         "cannot be broadcast to it; reshape or expand the value"
@@ -158,7 +158,7 @@ def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -
 
 
 def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
-    """An indexed write, by an index with tensors, has another dtype."""
+    """Report that an indexed write, by an index with tensors, has another dtype."""
     return RuntimeError(
         f"key {key!r} has dtype {expected} and cannot take a value of dtype {got} at an index with tensors; "
         f"convert the value with .to({expected})"
@@ -166,7 +166,7 @@ def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
 
 
 def ambiguous_bool() -> RuntimeError:
-    """The truth value of a tensordict is undefined."""
+    """Report that the truth value of a tensordict is undefined."""
     return RuntimeError(
         "Converting a tensordict to boolean value is not permitted, as it has no truth value; use len(td.keys()) for "
         "its keys, td.is_empty() for its leaves, or (a == b).all() to compare"
@@ -174,7 +174,7 @@ def ambiguous_bool() -> RuntimeError:
 
 
 def entry_names(key: Any, got: Sequence[Any], expected: Sequence[Any]) -> RuntimeError:
-    """The dim names of a nested tensordict are not those of the tensordict that stores it."""
+    """Report that the dim names of a nested tensordict are not those of the tensordict that stores it."""
     return RuntimeError(
         f"key {key!r} has the dim names {list(got)}, and the tensordict that stores it has {list(expected)}; rename "
         "the dims of one of them"

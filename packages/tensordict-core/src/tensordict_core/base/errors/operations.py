@@ -21,7 +21,7 @@ from tensordict_core.base.errors.types import (
 
 
 def no_batch_dim(what: str) -> DimensionError:
-    """The operation needs a batch dimension."""
+    """Report that the operation needs a batch dimension."""
     return DimensionError(
         f"Incompatible dim: {what} needs at least one batch dimension, and this tensordict has batch size []; set "
         "td.batch_size first"
@@ -29,7 +29,7 @@ def no_batch_dim(what: str) -> DimensionError:
 
 
 def holds_itself(key: Any) -> ValueError:
-    """A tensordict is stored in itself or in a nested tensordict."""
+    """Report that a tensordict is stored in itself or in a nested tensordict."""
     return ValueError(
         f"a tensordict cannot contain itself, and the value for key {key!r} does; store a copy, td.clone(False)"
     )
@@ -44,7 +44,7 @@ def indices_differ(shapes: Iterable[Sequence[int]]) -> IndexError:
 
 
 def keys_as_index(keys: Sequence[str]) -> TypeError:
-    """An index is a list of keys."""
+    """Report that an index is a list of keys."""
     names = ", ".join(repr(key) for key in keys)
     return TypeError(
         f"the keys [{names}] are not an index; an index list holds integers or bools, and td.select({names}) takes "
@@ -53,7 +53,7 @@ def keys_as_index(keys: Sequence[str]) -> TypeError:
 
 
 def bad_indexed_value(value: Any) -> TypeError:
-    """The value of an indexed write has a type that no leaf takes."""
+    """Report that the value of an indexed write has a type that no leaf takes."""
     return TypeError(
         f"{value!r} of type {type(value).__name__} cannot be written at an index, which takes a tensordict, a "
         "dictionary, a tensor or a number; name the entry with td[index] = {key: value}, or wrap a list with "
@@ -62,12 +62,12 @@ def bad_indexed_value(value: Any) -> TypeError:
 
 
 def not_a_dim(dim: Any) -> TypeError:
-    """A dimension is not an integer."""
+    """Report that a dimension is not an integer."""
     return TypeError(f"{dim!r} is not a batch dimension; give an integer, such as 0 or -1")
 
 
 def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0, rule: str = "") -> DimensionError:
-    """The dimension is outside the batch dimensions, which include ``extra`` new ones."""
+    """Report that the dimension is outside the batch dimensions, which include ``extra`` new ones."""
     rule = rule and f"{rule}; "
     dims = len(batch_size) + extra
     if not dims:
@@ -94,7 +94,7 @@ def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexCountError:
 
 
 def unmatched_key(key: Any, other: Any) -> UnmatchedKeyError:
-    """An operand lacks a leaf of the other one."""
+    """Report that an operand lacks a leaf of the other one."""
     names = [] if other is None else [str(k) for k in other._keys()]
     return UnmatchedKeyError(
         f"keys in tensordicts mismatch: key {key!r} not found in the other one, which has the keys {names}; select the "
@@ -103,7 +103,7 @@ def unmatched_key(key: Any, other: Any) -> UnmatchedKeyError:
 
 
 def no_broadcast(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
-    """A tensor operand cannot be broadcast to the batch size."""
+    """Report that a tensor operand cannot be broadcast to the batch size."""
     return RuntimeError(
         f"a tensor operand of shape {list(shape)} cannot be broadcast to the batch size {list(batch_size)}; it lines "
         "up with the batch dimensions: reshape it, or apply the operation to the entries with td.apply"
@@ -111,7 +111,7 @@ def no_broadcast(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeErro
 
 
 def bad_mask(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
-    """A mask cannot be expanded to the batch size."""
+    """Report that a mask cannot be expanded to the batch size."""
     return RuntimeError(
         f"a mask of shape {list(shape)} cannot be expanded to the batch size {list(batch_size)}; a mask lines up with "
         "the first batch dimensions: give a mask of that shape"
@@ -119,13 +119,13 @@ def bad_mask(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
 
 
 def no_condition(condition: Any) -> TypeError:
-    """A condition on non-tensor data is not a bool tensor."""
+    """Report that a condition on non-tensor data is not a bool tensor."""
     got = getattr(condition, "dtype", type(condition).__name__)
     return TypeError(f"a condition of type {got} is not a bool tensor; compare it, or wrap it with torch.tensor")
 
 
 def no_value_operand(name: str, operand: Any) -> TypeError:
-    """An operand of non-tensor data is a tensor or a tensordict."""
+    """Report that an operand of non-tensor data is a tensor or a tensordict."""
     return TypeError(
         f"{name} of non-tensor data takes non-tensor data or a plain value, got {type(operand).__name__}; wrap it in "
         "NonTensorData, or read the values with tolist()"
@@ -133,7 +133,7 @@ def no_value_operand(name: str, operand: Any) -> TypeError:
 
 
 def several_values(values: Sequence[Any]) -> AttributeError:
-    """The one value of non-tensor data is read, and there are several or none."""
+    """Report that the one value of non-tensor data is read, and there are several or none."""
     return AttributeError(
         f"data is the value that all positions of a NonTensorStack share, and it has {len(values)} that are not "
         "unique; read them with tolist()",
@@ -155,7 +155,7 @@ def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = Fal
 
 
 def values_source(got: Sequence[int], expected: Sequence[int], *, one: bool) -> ValueError:
-    """The source of an update of non-tensor data has other positions."""
+    """Report that the source of an update of non-tensor data has other positions."""
     if one:
         return SizeError(
             f"NonTensorData has one value for all positions and cannot take the values of batch size {list(got)}; call "
@@ -168,7 +168,7 @@ def values_source(got: Sequence[int], expected: Sequence[int], *, one: bool) -> 
 
 
 def no_value_source(source: Any) -> TypeError:
-    """The source of an update of non-tensor data is something else."""
+    """Report that the source of an update of non-tensor data is something else."""
     return NotAValueError(
         f"a source of type {type(source).__name__} has no value; pass NonTensorData or a NonTensorStack, or assign "
         "the value to .data"
@@ -176,7 +176,7 @@ def no_value_source(source: Any) -> TypeError:
 
 
 def not_a_source(source: Any) -> TypeError:
-    """The source of an update is neither a tensordict nor a mapping."""
+    """Report that the source of an update is neither a tensordict nor a mapping."""
     return NotASourceError(
         f"a source of type {type(source).__name__} has no entries; pass a tensordict or a mapping, or use "
         "set(key, value) for one entry or td[index] = value for all entries"
@@ -184,7 +184,7 @@ def not_a_source(source: Any) -> TypeError:
 
 
 def no_source(source: Any) -> SourceError:
-    """The source of a new tensordict is neither a tensordict nor a mapping."""
+    """Report that the source of a new tensordict is neither a tensordict nor a mapping."""
     return SourceError(
         f"A TensorDict source is expected to be a tensordict or a Mapping, got {type(source).__name__}; "
         "use from_any for other structures"
@@ -192,7 +192,7 @@ def no_source(source: Any) -> SourceError:
 
 
 def not_iterable() -> NotIterableError:
-    """A tensordict without batch dimensions has no rows to iterate over."""
+    """Report that a tensordict without batch dimensions has no rows to iterate over."""
     return NotIterableError(
         "iteration over a 0-d tensordict, which has no rows; set td.batch_size first, or iterate over keys(), values() "
         "or items()"
@@ -200,7 +200,7 @@ def not_iterable() -> NotIterableError:
 
 
 def source_batch_size(got: Sequence[int], expected: Sequence[int], inplace: bool) -> RuntimeError:
-    """The source of an update has another batch size."""
+    """Report that the source of an update has another batch size."""
     return RuntimeError(
         f"the batch size {list(got)} of the source is not {list(expected)}, that of the tensordict; "
         + (
@@ -222,7 +222,7 @@ def bool_alpha(what: str) -> RuntimeError:
 
 
 def out_requires_grad(what: str) -> RuntimeError:
-    """A result that depends on gradients would be written into ``out``."""
+    """Report that a result that depends on gradients would be written into ``out``."""
     return RuntimeError(
         f"{what} with out= is not differentiable, and an operand requires gradients; leave out out=, or call it under "
         "torch.no_grad()"
@@ -230,7 +230,7 @@ def out_requires_grad(what: str) -> RuntimeError:
 
 
 def out_dtype(what: str, key: Any, got: Any, expected: Any) -> OutDtypeError:
-    """An entry of ``out`` has a dtype that loses the values of the result."""
+    """Report that an entry of ``out`` has a dtype that loses the values of the result."""
     return OutDtypeError(
         f"{what}: the result of key {key!r} has dtype {got}, which does not cast to {expected}, that of the entry of "
         "out; pass an out of the dtype of the result"
@@ -238,7 +238,7 @@ def out_dtype(what: str, key: Any, got: Any, expected: Any) -> OutDtypeError:
 
 
 def out_of_bounds(index: Any, dim: int, size: int) -> IndexError:
-    """An integer index is out of bounds."""
+    """Report that an integer index is out of bounds."""
     return IndexError(
         f"index {index} is out of bounds for dimension {dim} with size {size}; "
         + (f"use one from {-size} to {size - 1}" if size else "an empty dimension has no row to index")
@@ -246,12 +246,12 @@ def out_of_bounds(index: Any, dim: int, size: int) -> IndexError:
 
 
 def not_callable(what: str, function: Any) -> TypeError:
-    """An argument of the function ``what`` is not callable."""
+    """Report that an argument of the function ``what`` is not callable."""
     return TypeError(f"{what} takes a function, got {type(function).__name__}; pass a callable, such as torch.exp")
 
 
 def bad_operand(name: str, operand: Any) -> TypeError:
-    """The operand of an operation has an unsupported type."""
+    """Report that the operand of an operation has an unsupported type."""
     return TypeError(
         f"{name} takes a tensordict, a tensor or a number as operand, got {type(operand).__name__}; "
         "wrap it in a tensor first"
@@ -259,7 +259,7 @@ def bad_operand(name: str, operand: Any) -> TypeError:
 
 
 def no_loss(name: str, operand: Any) -> TypeError:
-    """An operand of a loss is not a tensordict."""
+    """Report that an operand of a loss is not a tensordict."""
     return OperandError(
         f"{name} takes two tensordicts, got {type(operand).__name__}; wrap it in a TensorDict under the same keys, or "
         "pass the entries one by one"
@@ -267,14 +267,14 @@ def no_loss(name: str, operand: Any) -> TypeError:
 
 
 def not_stackable(what: str, why: str) -> RuntimeError:
-    """Entries cannot be combined densely; programs match the beginning of the message."""
+    """Report that entries cannot be combined densely; programs match the beginning of the message."""
     return StackError(
         f"{why}; cannot {what} densely: use lazy_stack or maybe_dense_stack to keep the tensordicts apart"
     )
 
 
 def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterable[str]) -> RuntimeError:
-    """Nodes of different keys cannot be combined densely."""
+    """Report that nodes of different keys cannot be combined densely."""
     mine, theirs = set(keys), set(expected)
     return not_stackable(
         what,
@@ -284,7 +284,7 @@ def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterab
 
 
 def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
-    """An entry of a lazy stack has no dense form."""
+    """Report that an entry of a lazy stack has no dense form."""
     return StackError(
         f"Failed to stack tensors within a tensordict: key {key!r} has the shapes {[list(shape) for shape in shapes]} "
         "in the elements of the lazy stack, which do not stack; read them with get(key, as_list=True), "
@@ -293,7 +293,7 @@ def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
 
 
 def exclusive_keys(what: str, keys: Mapping[int, Sequence[str]]) -> RuntimeError:
-    """Some elements of a lazy stack have keys that others lack, and all elements make one result."""
+    """Report that some elements of a lazy stack have keys that others lack, and all elements make one result."""
     return RuntimeError(
         f"{what} cannot complete when there are exclusive keys: elements of the lazy stack have {dict(keys)}, which "
         "others lack; exclude them, or convert each of the tensordicts"
@@ -301,7 +301,7 @@ def exclusive_keys(what: str, keys: Mapping[int, Sequence[str]]) -> RuntimeError
 
 
 def mixed_column(key: Any) -> RuntimeError:
-    """Some elements of a lazy stack hold a tensor under a key, others a nested tensordict."""
+    """Report that some elements of a lazy stack hold a tensor under a key, others a nested tensordict."""
     return RuntimeError(
         f"key {key!r} is a tensor in some elements of the lazy stack and a nested tensordict in others; "
         "read it from each of its tensordicts"
@@ -309,7 +309,7 @@ def mixed_column(key: Any) -> RuntimeError:
 
 
 def no_empty_form(key: Any) -> RuntimeError:
-    """Some elements of a lazy stack lack an entry that cannot be empty."""
+    """Report that some elements of a lazy stack lack an entry that cannot be empty."""
     return RuntimeError(
         f"key {key!r} is missing in some elements of the lazy stack, and an entry without dimensions of its own has no "
         "empty form; give each element the key, or exclude it"
@@ -317,7 +317,7 @@ def no_empty_form(key: Any) -> RuntimeError:
 
 
 def two_ways(one: str, other: str, what: str) -> ValueError:
-    """Two arguments exclude each other."""
+    """Report that two arguments exclude each other."""
     return ValueError(
         f"Either {one} or {other} must be provided, but not both, as {one} and {other} both determine {what}; pass one "
         "of them"
@@ -325,18 +325,18 @@ def two_ways(one: str, other: str, what: str) -> ValueError:
 
 
 def not_convertible(function: str, expected: str, value: Any) -> TypeError:
-    """A function does not convert objects of this type."""
+    """Report that a function does not convert objects of this type."""
     kind = f"the type {value.__name__}" if isinstance(value, type) else type(value).__name__
     return TypeError(f"{function} takes {expected}, got {kind}; use from_any for other structures")
 
 
 def missing_satellite(what: str, distribution: str) -> ImportError:
-    """A method needs a distribution that is not installed."""
+    """Report that a method needs a distribution that is not installed."""
     return ImportError(f"{what} needs {distribution}: pip install {distribution}")
 
 
 def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
-    """Two entries would have one key."""
+    """Report that two entries would have one key."""
     return KeyError(
         f"{'Unflattening key(s)' if function == 'unflatten_keys' else 'Flattening keys'} in tensordict: {first!r} and "
         f"{second!r} would both become {name!r} in {function}; rename one of them, or choose another separator"
@@ -344,7 +344,7 @@ def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
 
 
 def not_of_the_block(size: Sequence[int], new: Sequence[int], old: Sequence[int]) -> RuntimeError:
-    """A new entry of a reshaped tensordict cannot be written back to the source at the end of a ``with`` block."""
+    """Report that a new entry of a reshaped tensordict cannot be written back at the end of a ``with`` block."""
     return RuntimeError(
         f"an entry of size {list(size)} does not start with the batch size {list(new)}, so it cannot be written back "
         f"to {list(old)} at the end of the block; keep the batch size within the block"
@@ -352,7 +352,7 @@ def not_of_the_block(size: Sequence[int], new: Sequence[int], old: Sequence[int]
 
 
 def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> RuntimeError:
-    """A state dict has other keys than the tensordict that it is loaded into."""
+    """Report that a state dict has other keys than the tensordict that it is loaded into."""
     return RuntimeError(
         f"Cannot load state-dict because the key sets don't match: missing {list(missing)}, unexpected "
         f"{list(unexpected)}; pass strict=False to load what matches and add what is new"
@@ -360,7 +360,7 @@ def state_mismatch(missing: Iterable[Any], unexpected: Iterable[Any]) -> Runtime
 
 
 def not_sendable(path: Any, leaf: Any) -> TypeError:
-    """A leaf is not stored in one contiguous block of memory."""
+    """Report that a leaf is not stored in one contiguous block of memory."""
     return TypeError(
         f"key {path!r} is a tensor of layout {leaf.layout} and dtype {leaf.dtype}, "
         "which is not one block of memory; send a dense copy, or leave it out with exclude"
@@ -368,7 +368,7 @@ def not_sendable(path: Any, leaf: Any) -> TypeError:
 
 
 def not_expandable(key: Any, shape: Any, target: Any) -> RuntimeError:
-    """A leaf cannot be expanded to the shape of another."""
+    """Report that a leaf cannot be expanded to the shape of another."""
     return RuntimeError(
         f"key {key!r} has shape {list(shape)} and cannot be expanded to its counterpart of shape {list(target)}; only "
         "sizes of 1 expand, so use repeat to copy rows, or unsqueeze to line the dimensions up"
@@ -376,7 +376,7 @@ def not_expandable(key: Any, shape: Any, target: Any) -> RuntimeError:
 
 
 def device_of_element(device: Any, new: Any) -> ValueError:
-    """A new element of a lazy stack has another device than the stack."""
+    """Report that a new element of a lazy stack has another device than the stack."""
     return ValueError(
         f"Devices differ: this lazy stack has the device {device}, and the new element {new}; move the element with "
         "to() first"
@@ -384,7 +384,7 @@ def device_of_element(device: Any, new: Any) -> ValueError:
 
 
 def devices_differ(first: Any, other: Any) -> RuntimeError:
-    """The elements of a lazy stack have different devices."""
+    """Report that the elements of a lazy stack have different devices."""
     return RuntimeError(
         f"devices differ, got {first} and {other} for the elements of a lazy stack; move them to one device, or leave "
         "their devices unset with clear_device_()"
@@ -392,7 +392,7 @@ def devices_differ(first: Any, other: Any) -> RuntimeError:
 
 
 def elements_differ(i: int, size: Sequence[int], first: Sequence[int]) -> RuntimeError:
-    """The batch sizes of the elements of a lazy stack differ."""
+    """Report that the batch sizes of the elements of a lazy stack differ."""
     return RuntimeError(
         f"the batch sizes of the elements of a lazy stack differ: element 0 has {list(first)} and element {i} has "
         f"{list(size)}; give elements of one batch size"
@@ -401,7 +401,7 @@ def elements_differ(i: int, size: Sequence[int], first: Sequence[int]) -> Runtim
 
 
 def nested_stack_dim(dim: int) -> ValueError:
-    """A lazy stack cannot be read as a nested tensor of its batch size."""
+    """Report that a lazy stack cannot be read as a nested tensor of its batch size."""
     return SizeError(
         f"a nested tensor has its ragged components first, but the stack dim is {dim}; permute the stack dim to 0, "
         "or read the entry with as_list=True or as_padded_tensor=True"
@@ -409,7 +409,7 @@ def nested_stack_dim(dim: int) -> ValueError:
 
 
 def name_of_nested(name: str, names: Sequence[Any]) -> ValueError:
-    """A dim name is that of a further dimension of a nested tensordict."""
+    """Report that a dim name is that of a further dimension of a nested tensordict."""
     return ValueError(
         f"the dim name {name!r} is that of a dimension of a nested tensordict, with the names {list(names)}; rename "
         "one of the two"
@@ -417,7 +417,7 @@ def name_of_nested(name: str, names: Sequence[Any]) -> ValueError:
 
 
 def names_differ(first: Any, other: Any, dims: int) -> ValueError:
-    """The elements of a lazy stack have different dim names."""
+    """Report that the elements of a lazy stack have different dim names."""
     return ValueError(
         f"the dim names of the elements of a lazy stack differ: {list(first or (None,) * dims)} and "
         f"{list(other or (None,) * dims)}; rename the dims of one of them"
@@ -425,7 +425,7 @@ def names_differ(first: Any, other: Any, dims: int) -> ValueError:
 
 
 def no_elements(items: Any) -> TypeError:
-    """The source of a lazy stack is neither a list nor a dictionary of elements."""
+    """Report that the source of a lazy stack is neither a list nor a dictionary of elements."""
     return TypeError(
         "LazyStackedTensorDict.from_dict takes a list of dictionaries, or a dictionary of them under the keys '0', "
         f"'1', ..., got {type(items).__name__}; use TensorDict.from_dict for one dictionary of entries"
@@ -433,7 +433,7 @@ def no_elements(items: Any) -> TypeError:
 
 
 def only_first(name: str, value: Any) -> TypeError:
-    """A function of torch takes a tensordict as its first argument, and got one elsewhere."""
+    """Report that a function of torch takes a tensordict as its first argument, and got one elsewhere."""
     return TypeError(
         f"torch.{name} takes a tensordict as its first argument only, got {type(value).__name__} there and a "
         "tensordict in another place; exchange them, or call it for each entry with apply()"
@@ -441,7 +441,7 @@ def only_first(name: str, value: Any) -> TypeError:
 
 
 def unknown_argument(name: str, argument: str) -> TypeError:
-    """A function of torch got an argument that it does not have for tensordicts."""
+    """Report that a function of torch got an argument that it does not have for tensordicts."""
     return TypeError(
         f"torch.{name} got the argument {argument!r}, which it does not take for tensordicts; leave it out, or call it "
         "for each entry with apply()"

@@ -20,7 +20,7 @@ __all__ = ["as_nested", "as_padded", "check_padding_side", "combined", "padded_t
 
 
 def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
-    """The entries of a column as one: a stacked tensor, or a lazy stack of nodes.
+    """Return the entries of a column as one: a stacked tensor, or a lazy stack of nodes.
 
     Raises:
         RuntimeError: The entries are tensors of several shapes, or tensors and nodes.
@@ -43,12 +43,12 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
 
 
 def as_nested(column: Sequence[Tensor], layout: torch.layout | None) -> Tensor:
-    """The tensors of a column as one nested tensor (jagged by default), whose components are the tensors."""
+    """Return the tensors of a column as one nested tensor (jagged by default), whose components are the tensors."""
     return torch.nested.as_nested_tensor(list(column), layout=torch.jagged if layout is None else layout)
 
 
 def as_padded(column: Sequence[Tensor], dim: int, side: str, value: float) -> Tensor:
-    """The tensors of a column, each padded to the longest in every dimension, and stacked.
+    """Return the tensors of a column, each padded to the longest in every dimension, and stacked.
 
     Raises:
         ValueError: ``side`` is neither ``"left"`` nor ``"right"``, or the tensors differ in rank.
@@ -64,7 +64,7 @@ def as_padded(column: Sequence[Tensor], dim: int, side: str, value: float) -> Te
 
 
 def padded_to(tensor: Tensor, shape: Sequence[int], side: str, value: float) -> Tensor:
-    """A tensor padded to a shape, in front (``"left"``) or behind (``"right"``) in every dimension.
+    """Return a tensor padded to a shape, in front (``"left"``) or behind (``"right"``) in every dimension.
 
     >>> padded_to(torch.ones(1), [2], "left", 0.0)
     tensor([0., 1.])

@@ -23,7 +23,7 @@ def check_element(td: Any, where: str = "") -> None:
 
 
 def _common_size(tds: Sequence[Any], strict: bool) -> torch.Size:
-    """The batch size of all elements; -1 where they differ."""
+    """Return the batch size of all elements; -1 where they differ."""
     size: torch.Size = tds[0]._meta.batch_size
     for i, td in enumerate(tds):
         own = td._meta.batch_size

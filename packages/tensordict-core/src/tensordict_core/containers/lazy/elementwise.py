@@ -28,7 +28,7 @@ _DETAILS = ("show_grad", "show_is_contiguous", "show_is_view", "show_storage_siz
 
 
 def _each(name: str, changes: bool = False) -> Any:
-    """The method ``name``, mapped over the elements.
+    """Return the method ``name``, mapped over the elements.
 
     Args:
         name: The method.
@@ -67,7 +67,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
     _collect_sizes = _each("_collect_sizes")
 
     def _joined(self: Any, results: Sequence[Any], dim: int | None = None) -> Any:
-        """The results of all elements as one.
+        """Return the results of all elements as one.
 
         Args:
             results: A result of each element: a tensordict, a tuple of them, or ``None``.
@@ -83,7 +83,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return self._restacked(results, dim)
 
     def __contains__(self: Any, key: Any) -> bool:
-        """Whether all elements have an entry under a key (nested keys included), or a tensordict is an element."""
+        """Return whether all elements have an entry under a key (also a nested one), or a tensordict is an element."""
         if isinstance(key, Node):
             return any(td is key for td in self.tensordicts)
         if not isinstance(key, str | tuple) or key == ():
@@ -129,7 +129,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return result if inplace else self._in_slices(result, 0 if dim is None else self.stack_dim)
 
     def _in_slices(self: Any, result: Any, dim: int) -> Any:
-        """A result that was computed densely, as a lazy stack of its slices along a dimension."""
+        """Return a result that was computed densely, as a lazy stack of its slices along a dimension."""
         if result._is_lazy_stack or not self.tensordicts or not result._meta.batch_size[dim]:
             return result
         parts = result._unbind(dim)
@@ -157,7 +157,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return super().set(key, item, inplace, **kwargs)
 
     def _is_one_for_each(self: Any, items: list[Any]) -> bool:
-        """Whether a list has a tensor for each element, and the tensors differ in shape."""
+        """Return whether a list has a tensor for each element, and the tensors differ in shape."""
         if self.stack_dim or len(items) != len(self.tensordicts) or not options.list_to_stack:
             return False
         return all(isinstance(item, torch.Tensor) for item in items) and len({item.shape for item in items}) > 1
@@ -165,7 +165,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
     # updates ---------------------------------------------------------------------------------------------------------
 
     def _parts(self: Any, source: Any) -> Sequence[Any] | None:
-        """The parts of an operand for each element; ``None`` if it is not a tensordict of this length."""
+        """Return the parts of an operand for each element; ``None`` if it is not a tensordict of this length."""
         stack: Any = source if isinstance(source, Node) and not source._is_opaque else None
         if stack is None or len(stack._meta.batch_size) <= self.stack_dim:
             return None
@@ -205,7 +205,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
     # metadata --------------------------------------------------------------------------------------------------------
 
     def _inner(self: Any, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Values for the batch dimensions, without that of the stack dimension."""
+        """Return values for the batch dimensions, without that of the stack dimension."""
         return (*values[: self.stack_dim], *values[self.stack_dim + 1 :])
 
     def _change_batch_size(self: Any, size: torch.Size) -> None:

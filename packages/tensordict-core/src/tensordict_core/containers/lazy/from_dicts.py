@@ -89,7 +89,7 @@ class LazyBuilding(TensorDictBase, abstract=True):
 
 
 def _in_order(items: Any) -> list[Any]:
-    """The elements that a list holds, or a dictionary under their positions."""
+    """Return the elements that a list holds, or a dictionary under their positions."""
     if isinstance(items, Mapping) and items and all(str(i) in items for i in range(len(items))):
         items = [items[str(i)] for i in range(len(items))]
     if isinstance(items, list | tuple) and all(isinstance(item, Mapping | Node) for item in items):

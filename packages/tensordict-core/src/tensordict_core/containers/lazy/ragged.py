@@ -24,7 +24,7 @@ _FORMS = ("as_list", "as_nested_tensor", "as_padded_tensor")
 
 
 def _nothing(key: str, sample: Any, batch_dims: int, meta: Any) -> Any:
-    """An entry without content of the kind of a sample, for an element that has none."""
+    """Return an entry without content of the kind of a sample, for an element that has none."""
     if not isinstance(sample, Node):
         own = sample.shape[batch_dims:]
         if not own:
@@ -81,12 +81,12 @@ class LazyRagged:
         return as_padded(column, self._stack_dim, padding_side, padding_value)
 
     def _values(self: Any, key: str) -> list[Any]:
-        """The values of a non-tensor entry at every position, as nested lists, which may differ in length."""
+        """Return the values of a non-tensor entry at every position, as nested lists, which may differ in length."""
         columns = [td._values(key) if td._is_lazy_stack else td._get(key).tolist() for td in self.tensordicts]
         return stacked_lists(columns, self._stack_dim)
 
     def _parts_of_node(self: Any, value: Any) -> Any:
-        """The parts of a node for each element; those of non-tensor data fit elements of several batch sizes."""
+        """Return the parts of a node for each element; those of non-tensor data fit elements of several batch sizes."""
         dim = self._stack_dim
         if -1 not in value._meta.batch_size or not is_non_tensor(value):
             return value._unbind(dim)
@@ -123,7 +123,7 @@ class LazyRagged:
         return torch.Size((*sizes[: self._stack_dim], len(shapes), *sizes[self._stack_dim :]))
 
     def _is_ragged(self: Any) -> bool:
-        """Whether some entry has no dense form: shapes differ between elements."""
+        """Return whether some entry has no dense form: shapes differ between elements."""
         tds = [td._inmost() for td in self.tensordicts]
         if -1 in self._meta.batch_size:
             return True
@@ -150,7 +150,7 @@ class LazyRagged:
         return False
 
     def _completed(self: Any) -> Any:
-        """The stack with an empty entry for each one that only other elements have; itself where there is none."""
+        """Return the stack with an empty entry for each one that only other elements have; else the stack itself."""
         samples: dict[str, Any] = {}
         for td in self.tensordicts:
             for key, entry in td._peek_items():

@@ -73,7 +73,7 @@ class LazyReshaping:
         return self._named_by(op, result)
 
     def _named_by(self: Any, op: ShapeOp, result: Any) -> Any:
-        """The result with the dim names of the operation, which do not depend on how it was computed."""
+        """Return the result with the dim names of the operation, which do not depend on how it was computed."""
         names = op.names(self._meta.names)
         if names != result._meta.names:
             result._put_names(names)
@@ -117,7 +117,7 @@ class LazyReshaping:
 
 
 def _alike(items: Sequence[Any]) -> bool:
-    """Whether all are lazy stacks of one length along one dimension, so their elements pair up."""
+    """Return whether all are lazy stacks of one length along one dimension, so their elements pair up."""
     first = items[0]
     return all(
         item._is_lazy_stack

@@ -125,14 +125,14 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     @classmethod
     def _make(cls, tds: Sequence[Any], dim: int, name: str | None = None) -> Self:
-        """A stack of elements that are known to be valid."""
+        """Return a stack of elements that are known to be valid."""
         self = object.__new__(cls)
         tds = list(tds)
         self._start_stack(tds, dim, meta_of(tds, dim, name))
         return self
 
     def _restacked(self, tds: Iterable[Any], dim: int | None = None) -> Any:
-        """A stack of other elements with this one's name and hooks, in the class that the elements ask for."""
+        """Return a stack of other elements with this one's name and hooks, in the class that the elements ask for."""
         tds = list(tds)
         dim = self._stack_dim if dim is None else dim
         result = type(tds[0])._lazy(tds, dim)
@@ -228,7 +228,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             self._meta = meta_of(tds, dim, self._stack_name)
 
     def _as_element(self, td: Any) -> Any:
-        """A tensordict as this stack takes one more."""
+        """Return a tensordict as this stack takes one more."""
         check_element(td)
         if self.is_locked:
             raise errors.locked("an element would be added")
@@ -270,7 +270,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         *,
         sort: bool = False,
     ) -> Any:
-        """The keys that all elements have, as ``keys``.
+        """Return the keys that all elements have, as ``keys``.
 
         >>> td = LazyStackedTensorDict(TensorDict({"a": 1, "b": 2}), TensorDict({"a": 1}))
         >>> list(td.valid_keys())
@@ -307,7 +307,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         return value if self.hook_out is None else self.hook_out(value)
 
     def _named_below(self, meta: Meta) -> Meta:
-        """The metadata of a nested stack with the name of this stack dimension, which its elements cannot know."""
+        """Return the metadata of a nested stack with the name of this stack dimension, unknown to its elements."""
         name = self._meta.names[self._stack_dim] if self._meta.names is not None else None
         dims = len(meta.batch_size)
         if name is None or dims <= self._stack_dim:
@@ -343,7 +343,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             td._set(key, part)
 
     def _parts_of_entry(self, value: Any) -> Sequence[Any]:
-        """What each element stores of a valid entry."""
+        """Return what each element stores of a valid entry."""
         if self.hook_in is not None:
             value = self.hook_in(value)
         parts: Sequence[Any] = value.unbind(self._stack_dim) if is_leaf_tensor(value) else self._parts_of_node(value)
@@ -431,7 +431,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         return self._new(entries, self._meta)
 
     def _expanded_first(self) -> Any:
-        """A dense tensordict of this batch size with the keys and shapes of the first element, without a copy."""
+        """Return a dense tensordict of this batch size with keys and shapes of the first element, without a copy."""
         size = self._meta.batch_size
         if not self.tensordicts:
             return self._new({}, self._meta)

@@ -94,7 +94,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         def _set_flat(self, flat: list[Any]) -> None: ...
 
         def _at_positions(self, positions: list[int] | None, meta: Meta) -> Any:
-            """The values at flat positions (``None``: all, in order) as a node with other metadata."""
+            """Return the values at flat positions (``None``: all, in order) as a node with other metadata."""
 
     def _set(self, key: str, value: Any) -> None:
         raise KeyError(
@@ -124,7 +124,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
             plan.before(partial(self._take, holder, key, value))
 
     def get(self, key: Any, default: Any = None, **kwargs: Any) -> Any:
-        """The value under the key ``"data"``; there are no other entries.
+        """Return the value under the key ``"data"``; there are no other entries.
 
         >>> from tensordict_core import NonTensorData
         >>> NonTensorData("text").get("data")
@@ -192,11 +192,11 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return self
 
     def _is_made_of(self, value: NonTensorDataBase) -> bool:
-        """Whether other data hold the very values of this data, so that there is nothing to write."""
+        """Return whether other data hold the very values of this data, so that there is nothing to write."""
         return False
 
     def _as_values(self, holder: Any, value: Any) -> Any:
-        """A plain value as an entry; a list of this batch size, or of the holder's, has one for each position."""
+        """Return a plain value as an entry; a list of this or the holder's batch size has one for each position."""
         try:
             return non_tensor_entry(self._meta, value)
         except ValueError:
@@ -289,7 +289,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
 
     @classmethod
     def _ragged(cls, items: Sequence[Any], values: list[Any], meta: Meta) -> Any:
-        """The column of a lazy stack whose elements differ in batch size, given its values as nested lists.
+        """Return the column of a lazy stack whose elements differ in batch size, given its values as nested lists.
 
         It has the batch dimensions in front of those that differ, and lists stand for the others, which have no size.
         """
@@ -329,7 +329,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
     # comparisons and choice ------------------------------------------------------------------------------------------
 
     def _has_values_of(self, other: Any) -> bool:
-        """Whether values are equal at every position."""
+        """Return whether values are equal at every position."""
         return bool((self == other).all())
 
     __eq__ = compared(same, "Whether values are equal at each position, as a bool tensor.", of_any=True)
@@ -409,7 +409,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return self
 
     def _operand(self, name: str, other: Any) -> Any:
-        """What stands on the other side of an operation, as non-tensor data."""
+        """Return what stands on the other side of an operation, as non-tensor data."""
         if isinstance(other, NonTensorDataBase):
             return other
         if isinstance(other, TensorCollection | Tensor):
@@ -442,7 +442,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
 
 
 def _held_once(values: list[Any]) -> list[Any]:
-    """The values, where one that equals its predecessor is that very object, so that runs of equal values cost one."""
+    """Return the values; one that equals its predecessor is that very object, so that equal neighbours cost one."""
     for i in range(1, len(values)):
         before, value = values[i - 1], values[i]
         if value is not before and type(value) is str and value == before:
@@ -451,7 +451,7 @@ def _held_once(values: list[Any]) -> list[Any]:
 
 
 def _row_dims(items: Sequence[Any]) -> int:
-    """The number of dimensions in front of those that each row of all items has one value for."""
+    """Return the number of dimensions in front of those that each row of all items has one value for."""
     return max(
         0 if item._is_shared else len(item._meta.batch_size) if item._row_dims is None else item._row_dims
         for item in items
@@ -459,7 +459,7 @@ def _row_dims(items: Sequence[Any]) -> int:
 
 
 def _rows(item: Any, dims: int) -> list[Any]:
-    """The values of non-tensor data, one for each position of the first ``dims`` dimensions."""
+    """Return the values of non-tensor data, one for each position of the first ``dims`` dimensions."""
     size = item._meta.batch_size
     if item._is_shared:
         return [item._value] * size[:dims].numel()
@@ -469,19 +469,19 @@ def _rows(item: Any, dims: int) -> list[Any]:
 
 
 def expanded_dims(old: torch.Size, new: torch.Size) -> int:
-    """The number of leading dimensions of an expanded size up to the last that the old size lacks."""
+    """Return the number of leading dimensions of an expanded size up to the last that the old size lacks."""
     added = len(new) - len(old)
     grown = [added + dim + 1 for dim, (a, b) in enumerate(zip(old, new[added:], strict=True)) if a != b]
     return max([added, *grown])
 
 
 def known_size(size: torch.Size) -> torch.Size:
-    """The dimensions in front of the first whose size differs between the elements of a lazy stack (-1)."""
+    """Return the dimensions in front of the first whose size differs between the elements of a lazy stack (-1)."""
     return size[: size.index(-1)] if -1 in size else size
 
 
 def _share_value(items: Sequence[Any]) -> bool:
-    """Whether all items have one value that a stack of them keeps as one: `MetaData` always, others by an option."""
+    """Return whether a stack keeps the value of all items as one: that of `MetaData` always, others by an option."""
     first = items[0]
     if not first._shares_when_stacked and not (
         type(first) is containers.non_tensor and options.capture_non_tensor_stack
@@ -491,6 +491,6 @@ def _share_value(items: Sequence[Any]) -> bool:
 
 
 def _equal_values(items: Sequence[Any]) -> bool:
-    """Whether all items are of one type and have one value, which is the same for all."""
+    """Return whether all items are of one type and have one value, which is the same for all."""
     first = items[0]
     return all(type(item) is type(first) and same(item._value, first._value) for item in items)

@@ -128,7 +128,7 @@ class NonTensorData(NonTensorDataBase):
         return isinstance(value, NonTensorData) and value._value is self._value
 
     def _replaced_by(self, stack: NonTensorStack) -> NonTensorStack:
-        """A stack that takes the place of this one value."""
+        """Return a stack that takes the place of this one value."""
         if self._annotations is not None:
             self._keep(stack)
             stack._annotations = self._annotations
@@ -158,7 +158,7 @@ class NonTensorData(NonTensorDataBase):
         return self._at_positions(None, Meta(size, self._meta.device))
 
     def _unbind_ragged(self, dim: int, sizes: Sequence[torch.Size]) -> list[Any]:
-        """The value for each element of a lazy stack whose elements have these batch sizes."""
+        """Return the value for each element of a lazy stack whose elements have these batch sizes."""
         return [self._at_positions(None, Meta(size, self._meta.device)) for size in sizes]
 
     def _clone(self, recurse: bool) -> Self:
@@ -215,7 +215,7 @@ class NonTensorStack(NonTensorDataBase):
 
     @classmethod
     def _make(cls, rows: list[Any], meta: Meta, row_dims: int | None = None) -> Self:
-        """A stack of the values of each position of the first ``row_dims`` dimensions, in order."""
+        """Return a stack of the values of each position of the first ``row_dims`` dimensions, in order."""
         self = object.__new__(cls)
         self._start(meta)
         self._held = rows
@@ -228,7 +228,7 @@ class NonTensorStack(NonTensorDataBase):
 
     @classmethod
     def _of(cls, rows: list[Any], meta: Meta, row_dims: int | None = None) -> Any:
-        """A stack of the values of each position or row; one value where there is none but one row."""
+        """Return a stack of the values of each position or row; one value where there is none but one row."""
         if row_dims == 0 or not meta.batch_size:
             return NonTensorData._make(rows[0], meta)
         return cls._make(rows, meta, row_dims)
@@ -451,7 +451,7 @@ class NonTensorStack(NonTensorDataBase):
         return self._full(None, Meta(size, self._meta.device))
 
     def _unbind_ragged(self, dim: int, sizes: Sequence[torch.Size]) -> list[Any]:
-        """The parts for the elements of such a lazy stack, whose batch sizes are given.
+        """Return the parts for the elements of such a lazy stack, whose batch sizes are given.
 
         Raises:
             ValueError: The lists are not of those lengths.
@@ -477,7 +477,7 @@ class NonTensorStack(NonTensorDataBase):
 
 
 def _plain(item: Any) -> Any:
-    """An element of a list as a value: without the class that writes through, and without `NonTensorData` around it."""
+    """Return an element of a list as a value, without the class that writes through or `NonTensorData` around it."""
     if isinstance(item, LinkedList):
         return item.tolist()
     return item._plain_value() if isinstance(item, NonTensorDataBase) else item

@@ -21,7 +21,7 @@ __all__ = ["choose", "compared", "different", "expands", "logical", "ordered", "
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal; values that cannot be compared are the same only if identical."""
+    """Return whether two values are equal; values that cannot be compared are the same only if identical."""
     if a is b:
         return True
     try:
@@ -31,12 +31,12 @@ def same(a: Any, b: Any) -> bool:
 
 
 def different(a: Any, b: Any) -> bool:
-    """Whether two values are not equal."""
+    """Return whether two values are not equal."""
     return not same(a, b)
 
 
 def ordered(symbol: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
-    """An order of two values, as Python has it."""
+    """Return an order of two values, as Python has it."""
 
     def order(a: Any, b: Any) -> bool:
         try:
@@ -51,7 +51,7 @@ def ordered(symbol: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, 
 
 
 def logical(symbol: str, function: Callable[[bool, bool], bool]) -> Callable[[Any, Any], bool]:
-    """A logical operation on two values, which are bools."""
+    """Return a logical operation on two values, which are bools."""
 
     def combine(a: Any, b: Any) -> bool:
         for value in (a, b):
@@ -66,7 +66,7 @@ def logical(symbol: str, function: Callable[[bool, bool], bool]) -> Callable[[An
 
 
 def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = False) -> Any:
-    """An operator that looks at the values of each position and gives a bool tensor of the batch size.
+    """Return an operator that looks at the values of each position and gives a bool tensor of the batch size.
 
     Args:
         function: What it says of two values.
@@ -93,7 +93,7 @@ def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = F
 
 
 def choose(condition: Tensor, mine: Any, theirs: Any) -> Any:
-    """The values of ``mine`` where a bool tensor over its batch dimensions is true, those of ``theirs`` elsewhere.
+    """Return the values of ``mine`` where a bool tensor over its batch dimensions is true, else those of ``theirs``.
 
     Raises:
         RuntimeError: The condition or the batch size of ``theirs`` cannot be expanded to that of ``mine``.
@@ -118,5 +118,5 @@ def choose(condition: Tensor, mine: Any, theirs: Any) -> Any:
 
 
 def expands(own: torch.Size, size: torch.Size) -> bool:
-    """Whether one batch size can be expanded to another."""
+    """Return whether one batch size can be expanded to another."""
     return len(own) <= len(size) and all(n in (1, m) for n, m in zip(reversed(own), reversed(size), strict=False))

@@ -32,7 +32,7 @@ __all__ = [
 def product_positions(
     size: Sequence[int], choices: Sequence[Sequence[int]], order: Sequence[int] | None = None
 ) -> list[int]:
-    """The flat positions of the product of coordinates, with the dimensions in ``order``.
+    """Return the flat positions of the product of coordinates, with the dimensions in ``order``.
 
     >>> product_positions([2, 3], [[1], [0, 2]])
     [3, 5]
@@ -46,7 +46,7 @@ def product_positions(
 
 
 def index_positions(size: Sequence[int], index: Index) -> list[int]:
-    """The flat positions that an index of the leading dimensions selects.
+    """Return the flat positions that an index of the leading dimensions selects.
 
     >>> from tensordict_core.extension import Index
     >>> index_positions([2, 3], Index((slice(None), -1), torch.Size([2, 3])))
@@ -64,7 +64,7 @@ def index_positions(size: Sequence[int], index: Index) -> list[int]:
 
 
 def moved_positions(size: Sequence[int], move: Callable[[Tensor], Tensor]) -> list[int]:
-    """The flat positions after an operation on a tensor of this size.
+    """Return the flat positions after an operation on a tensor of this size.
 
     >>> moved_positions([2, 2], lambda numbers: numbers.flip(0))
     [2, 3, 0, 1]
@@ -75,7 +75,7 @@ def moved_positions(size: Sequence[int], move: Callable[[Tensor], Tensor]) -> li
 
 
 def reshape_positions(size: Sequence[int], op: ShapeOp) -> list[int] | None:
-    """The flat positions after a shape operation; ``None`` if their order does not change."""
+    """Return the flat positions after a shape operation; ``None`` if their order does not change."""
     if isinstance(op, Reshape | Unsqueeze | Squeeze):
         return None
     if isinstance(op, Permute):
@@ -84,7 +84,7 @@ def reshape_positions(size: Sequence[int], op: ShapeOp) -> list[int] | None:
 
 
 def broadcast(values: list[Any], size: Sequence[int], target: Sequence[int]) -> list[Any]:
-    """The values, expanded to another size by PyTorch's broadcasting rules.
+    """Return the values, expanded to another size by PyTorch's broadcasting rules.
 
     >>> broadcast(["a", "b"], [2, 1], [2, 2])
     ['a', 'a', 'b', 'b']
@@ -95,7 +95,7 @@ def broadcast(values: list[Any], size: Sequence[int], target: Sequence[int]) -> 
 
 
 def nested(values: list[Any], size: Sequence[int]) -> Any:
-    """The values as nested lists of a size; the one value if it has no dimensions.
+    """Return the values as nested lists of a size; the one value if it has no dimensions.
 
     >>> nested([1, 2, 3, 4], [2, 2])
     [[1, 2], [3, 4]]
@@ -110,7 +110,7 @@ def nested(values: list[Any], size: Sequence[int]) -> Any:
 
 
 def nested_size(values: list[Any]) -> torch.Size:
-    """The lengths of nested lists, as deep as all lists of a level have one length.
+    """Return the lengths of nested lists, as deep as all lists of a level have one length.
 
     >>> nested_size([["a", "b"], ["c", "d"]]), nested_size([["a", "b"], ["c"]])
     (torch.Size([2, 2]), torch.Size([2]))

@@ -139,7 +139,7 @@ class SharesValues(OpaqueNode, abstract=True):
     if TYPE_CHECKING:
 
         def _payload(self) -> Any:
-            """What processes share: the values, without metadata."""
+            """Return what processes share: the values, without metadata."""
 
         def _load(self, payload: Any) -> None:
             """Take what another process wrote."""

@@ -21,7 +21,7 @@ class DeprecatedNames(Node):
     __slots__ = ()
 
     def clear_device(self) -> Self:
-        """Deprecated alias of ``clear_device_``.
+        """Call ``clear_device_``; this is a deprecated alias.
 
         >>> TensorDict({"a": 1}, device="cpu").clear_device().device is None
         True
@@ -29,7 +29,7 @@ class DeprecatedNames(Node):
         return self.clear_device_()
 
     def rename_key(self, old_key: NestedKey, new_key: NestedKey, safe: bool = False) -> Self:
-        """Deprecated alias of ``rename_key_``, in place as well.
+        """Call ``rename_key_``, in place as well; this is a deprecated alias.
 
         >>> list(TensorDict({"a": 1}).rename_key("a", "b").keys())
         ['b']
@@ -45,7 +45,7 @@ class DeprecatedNames(Node):
         return self
 
     def get_sub_tensordict(self, idx: Any) -> Any:
-        """Deprecated alias of ``view_at``.
+        """Call ``view_at``; this is a deprecated alias.
 
         >>> td = TensorDict({"a": torch.zeros(2)}, [2])
         >>> _ = td.get_sub_tensordict(0).set_("a", torch.ones(()))
