@@ -26,7 +26,7 @@ complete -o filenames -F _tensordict_memmap {prog}
 
 
 def script(shell: str, prog: str, commands: dict[str, argparse.ArgumentParser]) -> str:
-    """The script that makes a shell complete the commands and options, for ``source <(... completion bash)``.
+    """Return the script that makes a shell complete the commands and options, for ``source <(... completion bash)``.
 
     Args:
         shell: one of `SHELLS`.

@@ -27,7 +27,7 @@ _Outcome = tuple[int, str, dict[str, Any]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit code.
+    """Run a command and return its exit code.
 
     Args:
         argv: its arguments; those of the process by default.
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of the command line, and those of its commands by name."""
+    """Return the parser of the command line, and those of its commands by name."""
     made = argparse.ArgumentParser(
         prog=PROG,
         description="Shows, verifies, converts and compares saved tensordicts.",
@@ -123,7 +123,7 @@ def _positive(text: str) -> int:
 
 
 def _saved(arguments: argparse.Namespace) -> tuple[Save, dict[str, Any]]:
-    """The entries to show, and the JSON record of them."""
+    """Return the entries to show, and the JSON record of them."""
     more: dict[str, Any] = {}
     save = None if arguments.keys else read(arguments.path)
     if save is None:

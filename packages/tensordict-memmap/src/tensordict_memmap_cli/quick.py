@@ -60,7 +60,7 @@ _LONGEST = 100_000_000
 
 
 def read(path: str, *, verify: bool = False) -> Save | None:
-    """Reads the entries of a save, and checks the sizes of its files; None if it needs the complete readers.
+    """Read the entries of a save, and check the sizes of its files; None if it needs the complete readers.
 
     Args:
         path: the path of a folder or a file.
@@ -88,7 +88,7 @@ def _check(condition: bool) -> None:
 
 
 def _entry(key: tuple[str, ...], dtype: str, shape: Any, nbytes: int, batch: list[int]) -> Entry:
-    """A tensor whose bytes are as many as its dtype and shape imply."""
+    """Return a tensor whose bytes are as many as its dtype and shape imply."""
     _check(isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape))
     _check(shape[: len(batch)] == batch and prod(shape) * _ITEMSIZE[dtype] == nbytes)
     return Entry(key, dtype, shape, nbytes)
@@ -136,7 +136,7 @@ def _archive(path: str) -> list[Entry]:
 def _node(
     sizes: dict[str, int], content: Callable[[str], bytes], place: str, key: tuple[str, ...], batch: list[int]
 ) -> Iterator[Entry]:
-    """The entries of the node that ``meta.json`` of a folder describes."""
+    """Yield the entries of the node that ``meta.json`` of a folder describes."""
     prefix = f"{place}/" if place else ""
     _check(sizes[prefix + _META] < _LONGEST)
     record = json.loads(content(prefix + _META))
@@ -201,7 +201,7 @@ def _safetensors(file: Any, size: int) -> list[Entry]:
 
 
 def _by_names(tensors: _Tensors) -> list[Entry]:
-    """The entries of a file without a structure, whose names are split on dots."""
+    """Return the entries of a file without a structure, whose names are split on dots."""
     root: dict[str, Any] = {}
     for name, (dtype, shape, nbytes) in tensors.items():
         *parts, last = key = tuple(name.split("."))
@@ -224,7 +224,7 @@ def _flat(node: dict[str, Any]) -> Iterator[Entry]:
 
 
 def _described(record: Any, key: tuple[str, ...], tensors: _Tensors, used: list[str]) -> Iterator[Entry]:
-    """The entries of a node of the structure."""
+    """Yield the entries of a node of the structure."""
     _check(record.keys() <= {"batch_size", "names", "keys", "class", "owner", "facts", "stack_dim", "parts"})
     if "parts" in record:
         for number, part in enumerate(record["parts"]):

@@ -11,7 +11,7 @@ __all__ = ["dotted", "lines", "size_of", "total", "tree"]
 
 
 def size_of(nbytes: int) -> str:
-    """A number of bytes for people.
+    """Return a number of bytes for people.
 
     >>> size_of(12), size_of(1536), size_of(90 << 20)
     ('12 B', '1.5 KiB', '90.0 MiB')
@@ -27,7 +27,7 @@ def size_of(nbytes: int) -> str:
 
 
 def dotted(key: Sequence[str]) -> str:
-    r"""A nested key as one text, without characters that a terminal would obey.
+    r"""Return a nested key as one text, without characters that a terminal would obey.
 
     >>> dotted(("a", "b")), dotted(("a", chr(27)))
     ('a.b', "a.'\\x1b'")
@@ -36,7 +36,7 @@ def dotted(key: Sequence[str]) -> str:
 
 
 def total(entries: Sequence[Entry]) -> str:
-    """The number of entries, and their size.
+    """Return the number of entries, and their size.
 
     >>> total([Entry(("a",), "float32", [3], 12)])
     '1 entry, 12 B'
@@ -46,7 +46,7 @@ def total(entries: Sequence[Entry]) -> str:
 
 
 def lines(entries: Iterable[Entry]) -> list[str]:
-    """One line for each entry: key, dtype, shape and size.
+    """Return one line for each entry: key, dtype, shape and size.
 
     >>> lines([Entry(("a", "b"), "float32", [3], 12), Entry(("s",))])
     ['a.b  float32  [3]  12 B', 's    value']
@@ -65,7 +65,7 @@ class _Node:
 
 
 def tree(entries: Iterable[Entry], depth: int | None = None) -> list[str]:
-    r"""The entries as a nested tree; a node shows the number and the size of the entries below it.
+    r"""Return the entries as a nested tree; a node shows the number and the size of the entries below it.
 
     Args:
         entries: in the order of the save.

@@ -30,7 +30,7 @@ class Pending:
         self._process = os.getpid()
 
     def end(self, pending: str) -> None:
-        """Waits for it, or cancels it.
+        """Wait for it, or cancel it.
 
         Raises:
             ValueError: ``pending`` is neither ``"wait"`` nor ``"cancel"``.
@@ -39,12 +39,12 @@ class Pending:
         end_pending(last if self._process == os.getpid() else None, pending)  # a forked child has no thread of it
 
     def set(self, future: SaveFuture) -> None:
-        """Records the future of a checkpoint that was begun."""
+        """Record the future of a checkpoint that was begun."""
         self._last, self._process = future, os.getpid()
 
 
 def hold(data: Any) -> tuple[Any, Callable[[], None]]:
-    """Copies the tensors of a tensordict to host memory that is used again, pinned if a tensor lies on a GPU.
+    """Copy the tensors of a tensordict to host memory that is used again, pinned if a tensor lies on a GPU.
 
     Returns:
         A tensordict of the copies, in which tensors that share memory still do, and a function to call when they are
@@ -86,7 +86,7 @@ def hold(data: Any) -> tuple[Any, Callable[[], None]]:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    """What is equal for tensors that are one memory."""
+    """Return what is equal for tensors that are one memory."""
     if not tensor.numel():
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg()

@@ -52,7 +52,7 @@ def save_delta(
     existsok: bool = True,
     durable: bool = False,
 ) -> Any:
-    """Writes the tensors, or the blocks of tensors, that differ from an earlier save; a load returns all entries.
+    """Write the tensors, or the blocks of tensors, that differ from an earlier save; a load returns all entries.
 
     ``TensorDict.load(path)`` opens the delta together with its base, and ``convert(path, target)`` writes a save that
     does not need the base. Keys, shapes, dtypes and non-tensor values are those of ``data``; the base may have others.
@@ -136,7 +136,7 @@ def _check_options(block_size: int, max_chain: int) -> None:
 
 
 def _path_of(base: Any) -> str:
-    """The path of a base, which may be a tensordict that was loaded from it."""
+    """Return the path of a base, which may be a tensordict that was loaded from it."""
     if isinstance(base, TensorCollection):
         saved = getattr(base, "saved_path", None)
         if saved is None:
@@ -212,7 +212,7 @@ def _compare(pack: Pack, base: Base, block_size: int) -> list[_Part]:
 
 
 def _checksums(pack: Pack) -> list[str]:
-    """The checksums of all tensors; those that need a copy are copied one after the other."""
+    """Return the checksums of all tensors; those that need a copy are copied one after the other."""
     at_hand = {
         leaf.file: contiguous_source(leaf) for leaf, address in zip(pack.leaves, pack.addresses, strict=True) if address
     }
@@ -224,7 +224,7 @@ def _checksums(pack: Pack) -> list[str]:
 
 
 def _changed_blocks(new: torch.Tensor, old: torch.Tensor, step: int) -> list[tuple[int, int]]:
-    """The ranges of elements, in multiples of ``step``, in which two contiguous tensors differ bit by bit.
+    """Return the ranges of elements, in multiples of ``step``, in which two contiguous tensors differ bit by bit.
 
     >>> _changed_blocks(torch.tensor([0, 1, 2, 3, 4]), torch.tensor([0, 1, 2, 0, 0]), 2)
     [(2, 5)]

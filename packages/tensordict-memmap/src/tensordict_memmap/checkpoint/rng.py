@@ -14,7 +14,7 @@ __all__ = ["check_rng_state", "generator_state", "is_generator", "rng_state", "s
 
 
 def rng_state() -> dict[str, Any]:
-    """Returns the state of the global generators of Python, NumPy, torch and, if it is in use, CUDA.
+    """Return the state of the global generators of Python, NumPy, torch and, if it is in use, CUDA.
 
     >>> state = rng_state()
     >>> first = torch.rand(1)
@@ -33,7 +33,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def check_rng_state(state: Mapping[str, Any]) -> None:
-    """Checks that `set_rng_state` will take a state, which may come from a damaged file.
+    """Check that `set_rng_state` will take a state, which may come from a damaged file.
 
     Raises:
         ValueError: A part of it is missing or is not a state.
@@ -55,7 +55,7 @@ def check_rng_state(state: Mapping[str, Any]) -> None:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Sets the global generators to a state that `rng_state` returned.
+    """Set the global generators to a state that `rng_state` returned.
 
     Warns:
         UserWarning: The state is that of another number of CUDA devices, which are left as they are.
@@ -79,12 +79,12 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
 
 
 def is_generator(value: object) -> bool:
-    """Whether a value is a random number generator of torch, NumPy or Python."""
+    """Return whether a value is a random number generator of torch, NumPy or Python."""
     return isinstance(value, torch.Generator | np.random.Generator | random.Random)
 
 
 def generator_state(generator: torch.Generator | np.random.Generator | random.Random) -> Any:
-    """Returns the state of one generator.
+    """Return the state of one generator.
 
     >>> generator = np.random.default_rng(0)
     >>> state = generator_state(generator)
@@ -101,7 +101,7 @@ def generator_state(generator: torch.Generator | np.random.Generator | random.Ra
 
 
 def set_generator_state(generator: torch.Generator | np.random.Generator | random.Random, state: Any) -> None:
-    """Sets one generator to a state that `generator_state` returned."""
+    """Set one generator to a state that `generator_state` returned."""
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, np.random.Generator):

@@ -30,7 +30,7 @@ _STAGED = re.compile(r"\.(step-[0-9]+(?:\.safetensors|\.tdz)?)\.")
 
 
 def checkpoint_name(step: int, ending: str = "") -> str:
-    """Returns the name of a checkpoint in a folder of several.
+    """Return the name of a checkpoint in a folder of several.
 
     >>> checkpoint_name(100), checkpoint_name(12_345_678, ".safetensors")
     ('step-000100', 'step-12345678.safetensors')
@@ -39,7 +39,7 @@ def checkpoint_name(step: int, ending: str = "") -> str:
 
 
 def latest(path: str | os.PathLike[str]) -> Path | None:
-    """Returns the path of the checkpoint with the greatest step in a folder; None if there is none.
+    """Return the path of the checkpoint with the greatest step in a folder; None if there is none.
 
     Incomplete and damaged checkpoints are skipped: the files of the returned one exist and have the right sizes.
 
@@ -61,7 +61,7 @@ def latest(path: str | os.PathLike[str]) -> Path | None:
 
 
 def rotate(folder: str | os.PathLike[str], keep: int, *, written: str | os.PathLike[str]) -> None:
-    """Removes all checkpoints of a folder except the newest complete ones.
+    """Remove all checkpoints of a folder except the newest complete ones.
 
     Damaged checkpoints that are newer than the kept ones, bases of kept deltas, and files that no save wrote are not
     removed.
@@ -110,7 +110,7 @@ def _local(path: str | os.PathLike[str]) -> str:
 
 
 def _newest_first(root: str) -> Iterator[tuple[int, str]]:
-    """The steps and paths of the checkpoints in a folder, whole or not."""
+    """Yield the steps and paths of the checkpoints in a folder, whole or not."""
     try:
         names = os.listdir(root)
     except (FileNotFoundError, NotADirectoryError):
@@ -121,7 +121,7 @@ def _newest_first(root: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether a checkpoint can be loaded: its files exist and have their sizes."""
+    """Return whether a checkpoint can be loaded: its files exist and have their sizes."""
     try:
         # a folder that no manifest lists was not written by a save, or not to its end
         if os.path.isdir(path) and ownership.read_manifest(path) is None:
@@ -135,7 +135,7 @@ def _is_whole(path: str) -> bool:
 
 
 def _bases(path: str) -> Iterator[str]:
-    """The saves that a delta needs, nearest first."""
+    """Yield the saves that a delta needs, nearest first."""
     for _ in range(MOST_DELTAS):
         try:
             record = read_delta(path)
@@ -161,7 +161,7 @@ def _remove(path: str) -> None:
 
 
 def _remove_remains(root: str) -> None:
-    """Removes what killed saves and rotations left in a folder."""
+    """Remove what killed saves and rotations left in a folder."""
     names = os.listdir(root)
     for target in {match[1] for name in names if (match := _STAGED.match(name))}:
         if not staged_names(names, target):

@@ -25,7 +25,7 @@ Path = tuple[str, ...]
 
 
 def is_coordinator() -> bool:
-    """Whether this is the rank that saves what all ranks have in common.
+    """Return whether this is the rank that saves what all ranks have in common.
 
     >>> is_coordinator()
     True
@@ -38,7 +38,7 @@ def is_coordinator() -> bool:
 
 
 def gather_rng(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The random states of all ranks, each as JSON; every rank calls this.
+    """Return the random states of all ranks, each as JSON; every rank calls this.
 
     Args:
         state: the state of this rank (`rng_state`).
@@ -58,7 +58,7 @@ def gather_rng(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rng_of_this_rank(state: dict[str, Any]) -> dict[str, Any] | None:
-    """The random state of this rank among those that were saved; None if the number of ranks is another one.
+    """Return the random state of this rank among those that were saved; None if the number of ranks is another one.
 
     Warns:
         UserWarning: It is.
@@ -88,7 +88,7 @@ def _tensors(value: Any) -> Any:
 
 
 def read_shards(loaded: TensorCollection, objects: Mapping[str, Any]) -> None:
-    """Replaces tensors of a loaded checkpoint by DTensors as the objects have them; this rank reads its ranges only.
+    """Replace tensors of a loaded checkpoint by DTensors as the objects have them; this rank reads its ranges only.
 
     Args:
         loaded: the loaded checkpoint, which is unlocked if an object has DTensors.
@@ -105,7 +105,7 @@ def read_shards(loaded: TensorCollection, objects: Mapping[str, Any]) -> None:
 
 
 def _targets(one: Any, path: Path, loaded: TensorCollection) -> Iterator[tuple[Path, Any]]:
-    """The keys of an object's tensors in a checkpoint, and DTensors of their meshes and placements."""
+    """Yield the keys of an object's tensors in a checkpoint, and DTensors of their meshes and placements."""
     if isinstance(one, torch.nn.Module):
         for name, tensor in one.state_dict().items():
             if _is_distributed(tensor):

@@ -35,7 +35,7 @@ _TAG = nontensor.TAG
 
 
 def pack(state: Any, name: str) -> tuple[Any, dict[str, Any]]:
-    """Splits a state into its record and its tensors.
+    """Split a state into its record and its tensors.
 
     Args:
         state: None, numbers, strings, tensors, tensordicts, NumPy arrays, and dictionaries with any keys, lists, tuples
@@ -57,7 +57,7 @@ def pack(state: Any, name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def unpack(record: Any, tensors: TensorCollection, name: str, *, copy: bool = True) -> Any:
-    """Returns the state of a record.
+    """Return the state of a record.
 
     Args:
         record: the record.
@@ -80,7 +80,7 @@ def unpack(record: Any, tensors: TensorCollection, name: str, *, copy: bool = Tr
 
 
 def key_path(key: Any, dotted: bool) -> Path:
-    """The keys under which the tensors of an entry of a dictionary are stored.
+    """Return the keys under which the tensors of an entry of a dictionary are stored.
 
     Args:
         key: the key of the entry.
@@ -99,7 +99,7 @@ class _Packer:
         self.tensors: dict[str, Any] = {}
 
     def pack(self, value: Any, path: Path, where: str) -> Any:
-        """The record of a value; its tensors are added to `tensors`."""
+        """Return the record of a value; its tensors are added to `tensors`."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -163,7 +163,7 @@ class _Packer:
         return form
 
     def put(self, kind: str, path: Path, value: Any) -> dict[str, Any]:
-        """Stores a tensor or tensordict under its place, or under another key if that is taken."""
+        """Store a tensor or tensordict under its place, or under another key if that is taken."""
         form: dict[str, Any] = {_TAG: kind}
         if not self.is_put(path, value):
             number = 0
@@ -205,7 +205,7 @@ def _refuse_pickled(td: Any, where: str) -> None:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has its elements in another order than a contiguous one, without gaps or overlaps."""
+    """Return whether a tensor has its elements in another order than a contiguous one, without gaps or overlaps."""
     if tensor.layout is not torch.strided or tensor.is_contiguous() or not tensor.numel():
         return False
     expected = 1

@@ -97,7 +97,7 @@ def save_checkpoint(
     timeout: float | None = None,
     **objects: Any,
 ) -> Any:
-    """Saves the whole state of a training run, atomically.
+    """Save the whole state of a training run, atomically.
 
     If a parameter is a DTensor, all ranks of the default process group call this function with the same arguments and
     write one checkpoint together. Values and plain tensors are saved from the first rank, the random state from every
@@ -221,7 +221,7 @@ def load_checkpoint(
     verify: str = "size",
     **objects: Any,
 ) -> Checkpoint:
-    """Restores objects to exactly the state of a checkpoint.
+    """Restore objects to exactly the state of a checkpoint.
 
     A rank with DTensors reads only its parts; the checkpoint may have been saved on another mesh or by one process.
 
@@ -290,7 +290,7 @@ def _named(model: Any, optimizer: Any, scheduler: Any, objects: dict[str, Any]) 
 def _place(
     path: str | os.PathLike[str], keep: int, step: int | None, format: str | None, base: Any, shard_size: int | None
 ) -> str:
-    """The path of one of several checkpoints in a folder."""
+    """Return the path of one of several checkpoints in a folder."""
     if type(keep) is not int or keep < 1:
         raise ValueError(f"keep={keep!r}, and at least one checkpoint is kept; pass a positive number")
     if step is None or step < 0:
@@ -305,7 +305,7 @@ def _place(
 
 
 def _packed(objects: Mapping[str, Any], step: int | None, rng: bool, extra: Any) -> tuple[TensorDict, bool]:
-    """The tensordict to save, and whether several ranks save it together."""
+    """Return the tensordict to save, and whether several ranks save it together."""
     tensors: dict[str, Any] = {}
     record: dict[str, Any] = {"version": VERSION, "step": step, "parts": {}}
     for name, one in objects.items():

@@ -37,7 +37,7 @@ _Row = tuple[tuple[str, ...], str | None, list[int] | None, int | None]
 
 
 def describe(path: str, keys: list[str] | None) -> tuple[str, list[_Row], dict[str, Any]]:
-    """Returns the format of a save, its entries (key, dtype, shape, bytes), and what is known of a delta."""
+    """Return the format of a save, its entries (key, dtype, shape, bytes), and what is known of a delta."""
     rows = list(_rows(describe_saved(path, keys=keys)))
     if is_remote(path):
         return "", rows, {}
@@ -46,7 +46,7 @@ def describe(path: str, keys: list[str] | None) -> tuple[str, list[_Row], dict[s
 
 
 def _rows(node: Node | Leaf) -> Iterator[_Row]:
-    """The leaves and values of a schema in order; nested tensors have no single shape."""
+    """Yield the leaves and values of a schema in order; nested tensors have no single shape."""
     if isinstance(node, Leaf):
         dtype = str(node.dtype).removeprefix("torch.")
         if node.layout == "strided":
@@ -61,7 +61,7 @@ def _rows(node: Node | Leaf) -> Iterator[_Row]:
 
 
 def problem_of(path: str, *, full: bool) -> str:
-    """Returns what is wrong with a save; an empty text if nothing is.
+    """Return what is wrong with a save; an empty text if nothing is.
 
     Raises:
         FileNotFoundError: There is no save.
@@ -80,7 +80,7 @@ def problem_of(path: str, *, full: bool) -> str:
 
 
 def convert_to(source: str, target: str, format: str | None, *, force: bool, **options: Any) -> None:
-    """Converts a save, or a file of `torch.save`, and shows the progress of what takes long.
+    """Convert a save, or a file of `torch.save`, and show the progress of what takes long.
 
     Raises:
         FileExistsError: There is something at the target, and ``force`` is False.
@@ -102,7 +102,7 @@ def convert_to(source: str, target: str, format: str | None, *, force: bool, **o
 
 
 def _from_torch(path: str) -> TensorDict:
-    """The content of a file of `torch.save`, whose tensors stay mapped; nothing of it is run."""
+    """Return the content of a file of `torch.save`, whose tensors stay mapped; nothing of it is run."""
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except OSError:
@@ -130,7 +130,7 @@ def _from_torch(path: str) -> TensorDict:
 
 
 def difference(a: str, b: str, *, values: bool, allow_pickle: bool | None) -> dict[str, Any]:
-    """Compares two saves; tensors of the same shape and dtype that differ are counted element by element."""
+    """Compare two saves; tensors of the same shape and dtype that differ are counted element by element."""
     report = compare(a, b, values=values, allow_pickle=allow_pickle)
     return {
         "same": not report,
@@ -144,7 +144,7 @@ def difference(a: str, b: str, *, values: bool, allow_pickle: bool | None) -> di
 
 
 def _counted(a: str, b: str, key: tuple[str, ...]) -> dict[str, Any]:
-    """Counts the elements that differ at a key, and finds the largest difference; None if either is not a tensor."""
+    """Count the elements that differ at a key, and find the largest difference; None if either is not a tensor."""
     record: dict[str, Any] = {"key": list(key), "count": None, "of": None, "largest": None}
     one, two = (load_memmap(path, mode="r", subpath=key or None, allow_pickle=None) for path in (a, b))
     if not (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)) or one.is_nested or two.is_nested:

@@ -43,7 +43,7 @@ def convert(
     allow_pickle: bool = False,
     pbar: bool | None = None,
 ) -> None:
-    """Copies a saved tensordict to another format, with less than 64 MiB of memory in addition to the mapped files.
+    """Copy a saved tensordict to another format, with less than 64 MiB of memory in addition to the mapped files.
 
     Args:
         source: the path or URL of a save in any format.
@@ -76,7 +76,7 @@ def convert(
 
 
 def save_as(data: Any, target: str | os.PathLike[str], format: str | None, **options: Any) -> None:
-    """Saves a tensordict in a format, given by its name or by the suffix of the target.
+    """Save a tensordict in a format, given by its name or by the suffix of the target.
 
     Args:
         data: the tensordict.
@@ -106,7 +106,7 @@ def save_as(data: Any, target: str | os.PathLike[str], format: str | None, **opt
 
 @contextlib.contextmanager
 def _mappable(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
-    """Yields a path whose content can be mapped: the source, or a copy of it beside the target."""
+    """Yield a path whose content can be mapped: the source, or a copy of it beside the target."""
     if not is_remote(source) and not _is_compressed(source):
         yield source
         return

@@ -8,7 +8,7 @@ __all__ = ["print_directory_tree"]
 
 
 def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display_metadata: bool = True) -> str:
-    """Prints the files and folders below a folder, one per line, and returns the printed text.
+    """Print the files and folders below a folder, one per line, and return the printed text.
 
     Args:
         path: the folder.

@@ -35,7 +35,7 @@ _BATCH_ROWS = 1024
 
 
 def read_bag(dataset: MemmapDataset | str | os.PathLike[str], *, partition_rows: int = 10_000) -> Any:
-    """Returns a bag of the rows of a dataset, each of them a tensordict.
+    """Return a bag of the rows of a dataset, each of them a tensordict.
 
     Args:
         dataset: a dataset that is open for reading, or its path or URL.
@@ -56,7 +56,7 @@ def read_bag(dataset: MemmapDataset | str | os.PathLike[str], *, partition_rows:
 
 
 def read_array(dataset: MemmapDataset | str | os.PathLike[str], key: Key, *, chunk_rows: int = 10_000) -> Any:
-    """Returns one column of a dataset as an array.
+    """Return one column of a dataset as an array.
 
     Args:
         dataset: a dataset that is open for reading, or its path or URL.
@@ -89,7 +89,7 @@ def write_bag(
     append: bool = False,
     durable: bool = False,
 ) -> MemmapDataset:
-    """Writes a bag of rows to a dataset, in one commit.
+    """Write a bag of rows to a dataset, in one commit.
 
     Args:
         bag: a bag of tensordicts.
@@ -116,7 +116,7 @@ def write_bag(
 def write_arrays(
     arrays: Mapping[str, Any], path: str | os.PathLike[str], *, append: bool = False, durable: bool = False
 ) -> MemmapDataset:
-    """Writes arrays to a dataset, one for each column, in one commit.
+    """Write arrays to a dataset, one for each column, in one commit.
 
     Args:
         arrays: the arrays by the names of their columns; ``.`` separates the parts of a nested key. All have the same

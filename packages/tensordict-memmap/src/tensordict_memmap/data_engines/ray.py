@@ -56,17 +56,17 @@ class MemmapDatasource(Datasource):
             self._row_bytes = sum(map(_nbytes, table.values())) // min(8, len(self.dataset))
 
     def get_name(self) -> str:
-        """The name in Ray's progress messages."""
+        """Return the name in Ray's progress messages."""
         return "Memmap"
 
     def estimate_inmemory_data_size(self) -> int:
-        """The number of bytes of all rows, from the first ones."""
+        """Return the number of bytes of all rows, from the first ones."""
         return len(self.dataset) * self._row_bytes
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[Any]:
-        """Returns the tasks, each of which reads a range of rows."""
+        """Return the tasks, each of which reads a range of rows."""
         rows = len(self.dataset)
         count = max(1, min(parallelism, rows))
         bounds = [rows * number // count for number in range(count + 1)]
@@ -120,24 +120,24 @@ class MemmapDatasink(Datasink[Any]):
         self.parts = Parts(path, like=like, ragged=ragged, append=append, durable=durable)
 
     def get_name(self) -> str:
-        """The name in Ray's progress messages."""
+        """Return the name in Ray's progress messages."""
         return "Memmap"
 
     def on_write_start(self, schema: Any = None) -> None:
-        """Makes the folder of the parts."""
+        """Make the folder of the parts."""
         self.parts.begin()
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[int, str | None]:
-        """Writes the blocks of one task; returns its number and the name of its part."""
+        """Write the blocks of one task; return its number and the name of its part."""
         tables = (BlockAccessor.for_block(block).to_batch_format("numpy") for block in blocks)
         return ctx.task_idx, self.parts.write(map(self.parts.rows, tables))
 
     def on_write_complete(self, write_result: Any) -> None:
-        """Joins the parts in the order of their tasks."""
+        """Join the parts in the order of their tasks."""
         self.parts.join([name for _, name in sorted(write_result.write_returns, key=lambda one: one[0])])
 
     def on_write_failed(self, error: Exception) -> None:
-        """Removes the parts."""
+        """Remove the parts."""
         self.parts.remove()
 
 
@@ -157,7 +157,7 @@ class RayExecutor(Executor):
         self._run = ray.remote(**options)(_call) if options else ray.remote(_call)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Starts a task and returns its future."""
+        """Start a task and return its future."""
         future: Future[Any] = self._run.remote(fn, args, kwargs).future()
         return future
 

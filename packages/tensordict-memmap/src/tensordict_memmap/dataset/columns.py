@@ -62,7 +62,7 @@ class Column:
         return self.file.fileno() if self.file is not None else -1
 
     def open(self, rows: int) -> None:
-        """Opens the file; if it has other hard links, it is copied first, so that they keep their content.
+        """Open the file; if it has other hard links, it is copied first, so that they keep their content.
 
         Raises:
             ValueError: The file holds fewer rows.
@@ -83,27 +83,27 @@ class Column:
             )
 
     def grow(self, rows: int) -> None:
-        """Extends the file to a number of rows, without allocating disk blocks."""
+        """Extend the file to a number of rows, without allocating disk blocks."""
         if rows * self.row_bytes > self.size:
             with self.error_context():
                 os.ftruncate(self.fd, rows * self.row_bytes)
             self.size = rows * self.row_bytes
 
     def cut(self, rows: int) -> None:
-        """Truncates the file to a number of rows."""
+        """Truncate the file to a number of rows."""
         if self.fd >= 0 and self.size > rows * self.row_bytes:
             os.ftruncate(self.fd, rows * self.row_bytes)
             self.size = rows * self.row_bytes
 
     def reserve(self, rows: int) -> None:
-        """Reserves the disk blocks for a total number of rows."""
+        """Reserve the disk blocks for a total number of rows."""
         if self.row_bytes:
             with self.error_context():
                 reserve_file(self.fd, rows * self.row_bytes)
             self.size = max(self.size, rows * self.row_bytes)
 
     def clear(self, start: int, stop: int) -> None:
-        """Sets rows to zero that an earlier writer may have left uncommitted; holes stay holes."""
+        """Set rows to zero that an earlier writer may have left uncommitted; holes stay holes."""
         position, end = start * self.row_bytes, min(stop * self.row_bytes, self.size)
         while position < end:
             try:
@@ -121,11 +121,11 @@ class Column:
             position = data + count
 
     def error_context(self) -> AbstractContextManager[None]:
-        """Adds the key and the path to each ``OSError`` of a block."""
+        """Add the key and the path to each ``OSError`` of a block."""
         return error_context(self.key, self.path)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         if self.file is not None:
             self.file.close()
 
@@ -137,7 +137,7 @@ def write_rows(
     threads: int | None,
     pbar: bool | None = None,
 ) -> None:
-    """Writes the rows of a batch, one tensor for each column, starting at row ``start``; large ones with a bar."""
+    """Write the rows of a batch, one tensor for each column, starting at row ``start``; large ones with a bar."""
     large = []
     for column, tensor in zip(columns, tensors, strict=True):
         if not column.row_bytes:
@@ -166,7 +166,7 @@ def write_rows(
 
 
 def check_growable(node: Node, where: str) -> Dense:
-    """Checks that all leaves of a schema can grow by rows, and returns the node of the tensordict at its root.
+    """Check that all leaves of a schema can grow by rows, and return the node of the tensordict at its root.
 
     Raises:
         ValueError: An entry cannot grow; the error names the key.
@@ -212,7 +212,7 @@ def _check_node(node: Node, where: str) -> None:
 def match_batch(
     node: Node, batch_size: tuple[int, ...], rows: Any, *, one: bool, ragged: Mapping[str, RaggedState] = _NO_RAGGED
 ) -> tuple[int, list[Any]]:
-    """Returns the number of rows of a batch, and its leaves in the order of the saved ones.
+    """Return the number of rows of a batch, and its leaves in the order of the saved ones.
 
     Args:
         node: the schema of the saved rows.
@@ -292,7 +292,7 @@ def _match_batch(
 
 
 def _ragged_parts(node: Dense, rows: LazyStackedTensorDict) -> dict[str, Any]:
-    """The ragged columns in a lazy stack, as lists of rows, and the nodes that hold such columns, as lazy stacks."""
+    """Return the ragged columns of a lazy stack, as lists of rows, and the nodes that hold such columns."""
     parts: dict[str, Any] = {}
     for name, entry in node.entries.items():
         if isinstance(entry, Leaf):

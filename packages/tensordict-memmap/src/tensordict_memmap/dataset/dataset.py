@@ -71,7 +71,7 @@ class MemmapDataset:
         ragged: Sequence[Key] = (),
         ring: bool = False,
     ) -> Self:
-        """Creates an empty dataset and opens it for writing.
+        """Create an empty dataset and open it for writing.
 
         Args:
             path: the folder, created in one step.
@@ -145,7 +145,7 @@ class MemmapDataset:
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> Self:
-        """Opens a saved tensordict, from this package or from tensordict, to read its rows or to append rows.
+        """Open a saved tensordict, from this package or from tensordict, to read its rows or to append rows.
 
         Args:
             path: the folder, or the URL of one, such as ``s3://bucket/data``, to read its rows through a local cache.
@@ -232,22 +232,22 @@ class MemmapDataset:
         return self._td
 
     def __len__(self) -> int:
-        """The number of committed rows."""
+        """Return the number of committed rows."""
         if self._td is None and self._writer is not None:
             ring = self._writer.ring
             return self._writer.committed.rows if ring is None else ring.rows
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns rows by index, or an entry by key, like a tensordict."""
+        """Return rows by index, or an entry by key, like a tensordict."""
         return self._rows[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Returns the rows of a ``DataLoader`` batch, in one indexing operation."""
+        """Return the rows of a ``DataLoader`` batch, in one indexing operation."""
         return self._rows.__getitems__(indices)
 
     def refresh(self) -> int:
-        """Makes newly committed rows visible; tensors that were read before do not change.
+        """Make newly committed rows visible; tensors that were read before do not change.
 
         Returns:
             The number of committed rows.
@@ -279,7 +279,7 @@ class MemmapDataset:
         return len(self)
 
     def upload(self, url: str, *, existsok: bool = True) -> None:
-        """Uploads the committed rows to a URL; readers there see all of them or the earlier save.
+        """Upload the committed rows to a URL; readers there see all of them or the earlier save.
 
         Args:
             url: the URL, such as ``s3://bucket/data``.
@@ -299,24 +299,24 @@ class MemmapDataset:
         upload(self._path, url, existsok=existsok)
 
     def __reduce__(self) -> Any:
-        """Pickles a reader of the same rows."""
+        """Pickle a reader of the same rows."""
         return type(self), (self._path, self._rows, self._allow_pickle, self._seen)  # of a writer, the committed rows
 
     def __repr__(self) -> str:
-        """Returns the columns with dtypes, shapes of a row and sizes, the folder, and the number of rows as text."""
+        """Return the columns with dtypes, shapes of a row and sizes, the folder, and the number of rows as text."""
         try:
             return as_text(type(self).__name__, self._path, self._rows)
         except (OSError, ValueError):  # the folder is gone or damaged, which is no reason to have no text
             return f"{type(self).__name__}({self._path!r})"
 
     def _repr_html_(self) -> str:
-        """Returns the same as a folding table, for notebooks."""
+        """Return the same as a folding table, for notebooks."""
         return as_html(type(self).__name__, self._path, self._rows)
 
     # --- writing
 
     def append(self, row: Any, *, commit: bool = True) -> None:
-        """Appends one row.
+        """Append one row.
 
         Args:
             row: the row, without the row dimension, with the keys, classes, dtypes and shapes of the saved rows.
@@ -335,7 +335,7 @@ class MemmapDataset:
         self._written(self._check_writer().write(row, one=True), commit)
 
     def extend(self, rows: Any, *, commit: bool = True, threads: int | None = None, pbar: bool | None = None) -> None:
-        """Appends rows along the first batch dimension.
+        """Append rows along the first batch dimension.
 
         Args:
             rows: the rows.
@@ -357,7 +357,7 @@ class MemmapDataset:
             self._td.refresh()
 
     def commit(self) -> None:
-        """Commits all written rows, in one step.
+        """Commit all written rows, in one step.
 
         >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
         >>> dataset.append(TensorDict({"x": torch.ones(2)}), commit=False)
@@ -375,7 +375,7 @@ class MemmapDataset:
             self._td = None
 
     def resize(self, rows: int) -> None:
-        """Sets the number of committed rows: removes rows at the end, or adds rows of zeros, which take no disk space.
+        """Set the number of committed rows: remove rows at the end, or add rows of zeros, which take no disk space.
 
         Ranges that other writers have begun are dropped.
 
@@ -388,7 +388,7 @@ class MemmapDataset:
         self._td = None
 
     def reserve(self, rows: int) -> None:
-        """Allocates the disk space for a total number of rows, so that a full disk raises an error in this call.
+        """Allocate the disk space for a total number of rows, so that a full disk raises an error in this call.
 
         Raises:
             OSError: The disk is full; the error names the key, and the files are unchanged.
@@ -401,7 +401,7 @@ class MemmapDataset:
         self._check_writer().reserve(rows)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Overwrites committed rows in place; readers may see a partial change."""
+        """Overwrite committed rows in place; readers may see a partial change."""
         if self._check_writer().part is not None:
             raise RuntimeError("the writer of a part cannot overwrite committed rows; open the dataset without a part")
         if isinstance(self._rows, Rows):
@@ -415,7 +415,7 @@ class MemmapDataset:
             self._rows[index] = value
 
     def close(self) -> None:
-        """Commits all written rows and releases the lock; the dataset can still be read.
+        """Commit all written rows and release the lock; the dataset can still be read.
 
         >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
         >>> dataset.append(TensorDict({"x": torch.ones(2)}), commit=False)
@@ -432,7 +432,7 @@ class MemmapDataset:
                 self._td = None
 
     def __enter__(self) -> Self:
-        """Closes the dataset at the end of the block; after an error, rows that are not committed are dropped."""
+        """Close the dataset at the end of the block; after an error, rows that are not committed are dropped."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -457,7 +457,7 @@ def _stamp(path: str | os.PathLike[str]) -> syscalls.Stamp | None:
 
 
 def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bool | None = None) -> None:
-    """Appends rows to a saved tensordict along its first batch dimension, in one commit.
+    """Append rows to a saved tensordict along its first batch dimension, in one commit.
 
     Args:
         prefix: the folder, saved by this package or by tensordict.

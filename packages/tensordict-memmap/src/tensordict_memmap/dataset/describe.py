@@ -25,7 +25,7 @@ class _Column(NamedTuple):
 
 
 def _columns(rows: Any) -> list[_Column]:
-    """The columns of the rows of a dataset; no row is read."""
+    """Return the columns of the rows of a dataset; no row is read."""
     count = len(rows)
     held = rows.rows if isinstance(rows, RemoteRows) else rows
     fixed = held.fixed if isinstance(held, Rows) else held.slots if isinstance(held, RingRows) else held
@@ -43,7 +43,7 @@ def _columns(rows: Any) -> list[_Column]:
 
 
 def as_text(name: str, path: str, rows: Any) -> str:
-    """One line for each column, then the path, the size and the number of rows."""
+    """Return one line for each column, then the path, the size and the number of rows."""
     columns = _columns(rows)
     lines = [f"    {one.key}: {one.dtype}{one.shape}, {one.nbytes:,} bytes,\n" for one in columns]
     total = sum(one.nbytes for one in columns)
@@ -51,7 +51,7 @@ def as_text(name: str, path: str, rows: Any) -> str:
 
 
 def as_html(name: str, path: str, rows: Any) -> str:
-    """A folding table of the columns."""
+    """Return a folding table of the columns."""
     columns = _columns(rows)
     total = sum(one.nbytes for one in columns)
     cells = [(one.key, one.shape, one.dtype, f"{one.nbytes:,}") for one in columns]

@@ -19,7 +19,7 @@ KINDS = (TENSOR, "str", "bytes", "json")
 
 
 def kind_of(value: Any) -> str:
-    """Returns the kind of the column of which a value is an example.
+    """Return the kind of the column of which a value is an example.
 
     >>> kind_of("a"), kind_of(b"a"), kind_of({"a": 1})
     ('str', 'bytes', 'json')
@@ -28,7 +28,7 @@ def kind_of(value: Any) -> str:
 
 
 def encode(kind: str, value: Any, where: str) -> bytes:
-    r"""Returns the bytes of a value.
+    r"""Return the bytes of a value.
 
     Args:
         kind: the kind of the column.
@@ -56,7 +56,7 @@ def encode(kind: str, value: Any, where: str) -> bytes:
 
 
 def decode(kind: str, data: bytes) -> Any:
-    """Returns the value of some bytes.
+    """Return the value of some bytes.
 
     Raises:
         ValueError: The bytes are damaged.

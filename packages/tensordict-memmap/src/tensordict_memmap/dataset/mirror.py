@@ -34,7 +34,7 @@ SAVE, INFO, BLOCKS = "save", "cache.json", "blocks"
 
 
 def mirror(url: str, root: str) -> str:
-    """Returns the folder of a save in a cache; makes it if it is not there."""
+    """Return the folder of a save in a cache; make it if it is not there."""
     save = RemoteSave(url)
     if save.kind != TREE or save.is_file:
         raise ValueError(
@@ -56,7 +56,7 @@ def mirror(url: str, root: str) -> str:
 
 
 def _fill(save: RemoteSave, staged: str, identity: Any) -> None:
-    """Downloads the descriptions of a save, and makes sparse files for its columns."""
+    """Download the descriptions of a save, and make sparse files for its columns."""
     place = os.path.join(staged, SAVE)
     folder = save.folder()
     assert folder is not None
@@ -106,7 +106,7 @@ def _fill(save: RemoteSave, staged: str, identity: Any) -> None:
 
 
 def _committed_rows(manifest: Manifest, folder: RemoteFolder) -> int | None:
-    """The number of committed rows; None if there is none, or if another program has written the shapes since."""
+    """Return the number of committed rows; None if none is recorded, or if another program wrote the shapes since."""
     growth = manifest.rows_committed
     documents = [folder.read(name) for name in (META, f"{WRAPPED}/{META}")]
     known = {fingerprint(document) for document in documents if document is not None}
@@ -114,7 +114,7 @@ def _committed_rows(manifest: Manifest, folder: RemoteFolder) -> int | None:
 
 
 def identity_of(save: RemoteSave) -> Any:
-    """What tells the save at a URL from others: the name of its snapshot, or the versions of its files."""
+    """Return what tells the save at a URL from others: the name of its snapshot, or the versions of its files."""
     if save.snapshot:
         return save.snapshot
     return xxhash.xxh3_128_hexdigest(orjson.dumps(sorted(_versions(save.store).items())))
@@ -125,7 +125,7 @@ def _versions(store: Store) -> dict[str, str]:
 
 
 def check_versions(url: str, versions: dict[str, str], store: Store, paths: set[str]) -> None:
-    """Raises an error if files that were just read were replaced since the dataset was opened."""
+    """Raise an error if files that were just read were replaced since the dataset was opened."""
     if versions:  # the files of a snapshot are never replaced
         found = _versions(store)
         for path in sorted(paths):
@@ -134,7 +134,7 @@ def check_versions(url: str, versions: dict[str, str], store: Store, paths: set[
 
 
 def changed(url: str) -> RuntimeError:
-    """Returns the error for a save that was replaced since it was opened."""
+    """Return the error for a save that was replaced since it was opened."""
     return RuntimeError(
         f"{url} was replaced by another save since this dataset was opened; open it again, or call refresh()"
     )
@@ -142,7 +142,7 @@ def changed(url: str) -> RuntimeError:
 
 @contextlib.contextmanager
 def explained(url: str) -> Iterator[None]:
-    """Explains the errors of a store: refused credentials, and files that another save removed."""
+    """Explain the errors of a store: refused credentials, and files that another save removed."""
     try:
         yield
     except FileNotFoundError as error:
@@ -165,7 +165,7 @@ def _has_save(url: str) -> bool:
 
 
 def _boot() -> str:
-    """The boot of this machine: after a crash, blocks that count as present may not have reached the disk."""
+    """Return the boot of this machine: after a crash, blocks that count as present may not have reached the disk."""
     try:
         return read_file("/proc/sys/kernel/random/boot_id").decode()
     except OSError:
@@ -173,6 +173,6 @@ def _boot() -> str:
 
 
 def read_file(path: str) -> bytes:
-    """Returns the content of a local file."""
+    """Return the content of a local file."""
     with open(path, "rb") as file:
         return file.read()

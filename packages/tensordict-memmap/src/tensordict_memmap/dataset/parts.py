@@ -65,13 +65,13 @@ class Parts:
         self.folder = f"{self.path}.parts-{secrets.token_hex(8)}"
 
     def begin(self) -> None:
-        """Makes the folder of the parts, before the first task; tasks that are still at work after `remove` fail."""
+        """Make the folder of the parts, before the first task; tasks that are still at work after `remove` fail."""
         os.makedirs(self.folder)
         with open(os.path.join(self.folder, _BEGUN), "x"):
             pass
 
     def write(self, batches: Iterable[Any]) -> str | None:
-        """Writes the batches of one task; returns the name of the part, or None if there were no rows."""
+        """Write the batches of one task; return the name of the part, or None if there were no rows."""
         dataset: MemmapDataset | None = None
         name = secrets.token_hex(8)
         try:
@@ -90,18 +90,18 @@ class Parts:
         return None if dataset is None else name
 
     def _check_begun(self) -> None:
-        """Raises an error if `remove` ran since `begin`; creating a part makes the folder again, which goes, too."""
+        """Raise an error if `remove` ran since `begin`; creating a part makes the folder again, which goes, too."""
         if not os.path.exists(os.path.join(self.folder, _BEGUN)):
             shutil.rmtree(self.folder, ignore_errors=True)
             raise FileNotFoundError(f"the parts in {self.folder} were removed, because another task failed")
 
     def rows(self, table: Mapping[str, Any]) -> Any:
-        """Returns arrays by column as rows, whose keys are those of ``like`` if there is one."""
+        """Return arrays by column as rows, whose keys are those of ``like`` if there is one."""
         keys = None if self.like is None else {".".join(path): path for path, _ in columns_of(self.like)}
         return table_to_rows(table, keys)
 
     def join(self, names: Sequence[str | None]) -> MemmapDataset:
-        """Appends the rows of parts in order, in one commit; returns the dataset, open for reading.
+        """Append the rows of parts in order, in one commit; return the dataset, open for reading.
 
         Raises:
             ValueError: There are no rows, and neither ``like`` nor a dataset says which columns there are.
@@ -131,7 +131,7 @@ class Parts:
         return MemmapDataset.create(self.path, like, ragged=ragged, durable=self.durable)
 
     def remove(self) -> None:
-        """Removes all parts, those that tasks still write too."""
+        """Remove all parts, those that tasks still write too."""
         gone = f"{self.folder}.gone"
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.folder, gone)  # what has its path cannot add files to it any more
@@ -139,5 +139,5 @@ class Parts:
 
 
 def stored_ragged(dataset: MemmapDataset) -> list[Key]:
-    """Returns the keys of the ragged columns of a dataset."""
+    """Return the keys of the ragged columns of a dataset."""
     return list(getattr(dataset._rows, "ragged", {}))

@@ -39,7 +39,7 @@ class RaggedRows(NamedTuple):
 
 
 def shapes_leaf(leaf: Leaf) -> Leaf:
-    """Returns the shapes of the rows of a ragged leaf as a leaf of its own, with a row for each."""
+    """Return the shapes of the rows of a ragged leaf as a leaf of its own, with a row for each."""
     return Leaf(leaf.key, leaf.shapes_file, torch.int64, leaf.shape)
 
 
@@ -69,7 +69,7 @@ class RaggedWriter:
         self.end = self.written = state.nbytes
 
     def write(self, rows: RaggedRows, threads: int | None) -> None:
-        """Writes the elements of some rows after those that end at ``end``, up to ``written``."""
+        """Write the elements of some rows after those that end at ``end``, up to ``written``."""
         values = rows.values.detach().as_subclass(torch.Tensor)
         if values.nbytes:
             check_memory(self.leaf.key, values)
@@ -82,31 +82,31 @@ class RaggedWriter:
         return prod(self.state.row) * self.leaf.dtype.itemsize
 
     def shapes(self, lengths: torch.Tensor) -> torch.Tensor:
-        """Returns the shapes of rows of some lengths."""
+        """Return the shapes of rows of some lengths."""
         row = torch.tensor(self.state.row, dtype=torch.int64)
         return torch.cat([lengths[:, None], row.expand(len(lengths), -1)], 1)
 
     def sync(self) -> None:
-        """Syncs the file to disk."""
+        """Sync the file to disk."""
         os.fsync(self.file.fileno())
 
     def committed(self) -> RaggedState:
-        """The state to commit: all written elements."""
+        """Return the state to commit: all written elements."""
         return replace(self.state, nbytes=self.end, shown=max(self.end, self.state.shown))
 
     def cut(self) -> None:
-        """Truncates the file to the elements that readers may have mapped."""
+        """Truncate the file to the elements that readers may have mapped."""
         with error_context(self.leaf.key, self.path):
             if os.fstat(self.file.fileno()).st_size > self.state.shown:
                 os.ftruncate(self.file.fileno(), self.state.shown)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self.file.close()
 
 
 def saved_state(root: str, leaf: Leaf) -> RaggedState:
-    """Returns the state of the jagged leaf of a folder that was not written as a dataset."""
+    """Return the state of the jagged leaf of a folder that was not written as a dataset."""
     shapes = _read_shapes(root, leaf, leaf.shape[0])
     row = tuple(shapes[0, 1:].tolist()) if len(shapes) else (0,) * (leaf.shape[1] - 1)
     if (shapes[:, 1:] != np.array(row, np.int64)).any():
@@ -119,7 +119,7 @@ def saved_state(root: str, leaf: Leaf) -> RaggedState:
 
 
 def match_ragged(leaf: Leaf, state: RaggedState, value: Any, number: int, *, one: bool) -> RaggedRows:
-    """Returns the rows of a batch of one ragged column.
+    """Return the rows of a batch of one ragged column.
 
     Args:
         leaf: the leaf.
@@ -205,7 +205,7 @@ def _read_shapes(root: str, leaf: Leaf, rows: int) -> np.ndarray[Any, Any]:
 
 
 def read_lengths(root: str, leaf: Leaf, rows: int) -> np.ndarray[Any, Any]:
-    """Returns the lengths of the first rows of a ragged leaf."""
+    """Return the lengths of the first rows of a ragged leaf."""
     return _read_shapes(root, leaf, rows)[:, 0]
 
 
@@ -244,7 +244,7 @@ class RaggedReader:
         self.values = mapped.as_subclass(torch.Tensor)
 
     def row(self, number: int) -> Any:
-        """Returns one row: a tensor, or a value as non-tensor data."""
+        """Return one row: a tensor, or a value as non-tensor data."""
         start, stop = self.offsets[number : number + 2].tolist()
         part = self.values[start:stop]
         if self.state.kind == encoding.TENSOR:
@@ -252,18 +252,18 @@ class RaggedReader:
         return NonTensorData(self._decoded(part))
 
     def take(self, rows: torch.Tensor) -> Any:
-        """Returns rows by their numbers: a jagged tensor, or a stack of values."""
+        """Return rows by their numbers: a jagged tensor, or a stack of values."""
         return self.batch(self.parts(rows))
 
     def parts(self, rows: torch.Tensor) -> list[Any]:
-        """Returns rows by their numbers as a list of views of the files, or of values."""
+        """Return rows by their numbers as a list of views of the files, or of values."""
         numbers = rows.numpy()
         starts, stops = self.offsets[numbers].tolist(), self.offsets[numbers + 1].tolist()
         parts = [self.values[start:stop] for start, stop in zip(starts, stops, strict=True)]
         return parts if self.state.kind == encoding.TENSOR else [self._decoded(part) for part in parts]
 
     def batch(self, parts: list[Any]) -> Any:
-        """Returns rows, given as by `parts`, as a jagged tensor or a stack of values."""
+        """Return rows, given as by `parts`, as a jagged tensor or a stack of values."""
         if self.state.kind != encoding.TENSOR:
             return NonTensorStack(*map(NonTensorData, parts))
         offsets = torch.zeros(len(parts) + 1, dtype=torch.int64)
@@ -272,7 +272,7 @@ class RaggedReader:
         return torch.nested.nested_tensor_from_jagged(values, offsets)
 
     def whole(self) -> torch.Tensor:
-        """Returns all rows as a jagged tensor over the files; those of values as the bytes that encode them."""
+        """Return all rows as a jagged tensor over the files; those of values as the bytes that encode them."""
         made: torch.Tensor = torch.nested.nested_tensor_from_jagged(self.values, torch.from_numpy(self.offsets))
         return made
 

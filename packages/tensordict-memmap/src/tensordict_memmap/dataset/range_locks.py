@@ -87,18 +87,18 @@ class RowLock:
             # the file system has no locks
 
     def is_open(self) -> bool:
-        """Whether this process holds the lock."""
+        """Return whether this process holds the lock."""
         return self._file.fileno() >= 0
 
     def is_held(self) -> bool:
-        """Whether this process holds the lock, and the lock file was not replaced."""
+        """Return whether this process holds the lock, and the lock file was not replaced."""
         try:
             return self.is_open() and os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
         except OSError:
             return False
 
     def close(self) -> None:
-        """Releases the lock."""
+        """Release the lock."""
         self._file.close()
 
 

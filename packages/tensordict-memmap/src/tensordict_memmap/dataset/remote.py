@@ -71,7 +71,7 @@ class RemoteRows:
 
     @classmethod
     def attached(cls, *state: Any) -> RemoteRows:
-        """Returns the rows over the cache of another process, or over a new one on another machine."""
+        """Return the rows over the cache of another process, or over a new one on another machine."""
         url, cache, cache_bytes, allow_pickle, folder, identity = state
         if not os.path.exists(os.path.join(folder, INFO)):  # on another machine, or the cache was removed
             opened = cls(url, cache, cache_bytes, allow_pickle)
@@ -90,7 +90,7 @@ class RemoteRows:
         return made
 
     def __reduce__(self) -> Any:
-        """Pickles the name of the cache, which processes of the same machine share."""
+        """Pickle the name of the cache, which processes of the same machine share."""
         state = (self.url, self.cache, self.cache_bytes, self.allow_pickle, self.folder, self.identity)
         return RemoteRows.attached, state
 
@@ -127,18 +127,18 @@ class RemoteRows:
             )
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self.rows)
 
     def is_current(self) -> bool:
-        """Whether the URL still has the save that was opened."""
+        """Return whether the URL still has the save that was opened."""
         with explained(self.url):
             return bool(identity_of(RemoteSave(self.url)) == self.identity)
 
     # --- rows
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns rows in memory."""
+        """Return rows in memory."""
         if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
             raise RuntimeError(
                 f"{index!r} is a column of the remote dataset {self.url}, which is read by rows; index it with rows "
@@ -151,7 +151,7 @@ class RemoteRows:
         return self._batch(rows)
 
     def __getitems__(self, indices: Any) -> Any:
-        """Returns the rows of a batch."""
+        """Return the rows of a batch."""
         if self.blocks.is_complete and not self._ragged:
             return self.rows.fixed.__getitems__(indices)
         if 0 < len(indices) <= self._most_rows:
@@ -172,7 +172,7 @@ class RemoteRows:
         return Rows.joined(fixed, {key: self.rows.ragged[key].batch(found) for key, found in columns.items()})
 
     def _pieces(self, rows: torch.Tensor) -> list[Any]:
-        """Copies the rows of a batch, in several pieces if it needs more blocks than the cache holds."""
+        """Copy the rows of a batch, in several pieces if it needs more blocks than the cache holds."""
         if len(rows) > 1 and self.blocks.is_bounded:
             few = not self._ragged and len(rows) * self._row_blocks <= self.blocks.most_blocks
             if not few and not self.blocks.fits(self._spans(rows)):

@@ -28,7 +28,7 @@ _LEAST_SPARE = 1024
 
 
 def new_ring(capacity: int) -> Ring:
-    """Returns an empty ring with spare slots: an eighth of its capacity, but at least 1024 or as many as it holds.
+    """Return an empty ring with spare slots: an eighth of its capacity, but at least 1024 or as many as it holds.
 
     >>> new_ring(10), new_ring(100_000)
     (Ring(capacity=10, slots=20, head=0), Ring(capacity=100000, slots=112500, head=0))
@@ -55,24 +55,24 @@ class RingRows:
 
     @classmethod
     def read(cls, folder: SavedFolder, mode: str, allow_pickle: bool | None) -> RingRows:
-        """Opens the slots of a folder."""
+        """Open the slots of a folder."""
         folder.shows_slots = True
         ring = latest(folder.root)
         slots = open_folder(folder, LoadRequest(mode=mode, allow_pickle=allow_pickle))
         return cls(folder.root, slots.lock_(), ring)
 
     def __len__(self) -> int:
-        """The number of valid rows."""
+        """Return the number of valid rows."""
         return self.ring.rows
 
     def refresh(self) -> None:
-        """Makes the rows visible that were committed since, and drops those that left the ring."""
+        """Make the rows visible that were committed since, and drop those that left the ring."""
         stamp = syscalls.stamp(f"{self.root}/{NAME}")
         if stamp != self._seen or stamp is None:
             self.ring, self._seen = latest(self.root), stamp
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns copies of rows by position, 0 is the oldest and -1 the newest, or a column by its key."""
+        """Return copies of rows by position, 0 is the oldest and -1 the newest, or a column by its key."""
         if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
             return self[:][index]
         rows = row_numbers(index, len(self))
@@ -82,18 +82,18 @@ class RingRows:
         return self._checked(int(rows.min()), batch) if len(rows) else batch
 
     def __getitems__(self, indices: Any) -> Any:
-        """Returns copies of the rows of a batch."""
+        """Return copies of the rows of a batch."""
         return self[indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)]
 
     def write(self, index: Any, value: Any) -> None:
-        """Overwrites rows by position, in place."""
+        """Overwrite rows by position, in place."""
         self.slots[self._slots(row_numbers(index, len(self)))] = value
 
     def _slots(self, rows: Any) -> Any:
         return (rows + self.ring.first) % self.ring.slots
 
     def _checked(self, oldest: int, batch: Any) -> Any:
-        """Returns a batch if its oldest row was valid while it was copied."""
+        """Return a batch if its oldest row was valid while it was copied."""
         stamp = syscalls.stamp(f"{self.root}/{NAME}")
         if stamp != self._seen or stamp is None:
             now = latest(self.root)
@@ -109,7 +109,7 @@ class RingRows:
 
 
 def latest(root: str) -> Ring:
-    """Returns the ring as the current manifest has it."""
+    """Return the ring as the current manifest has it."""
     manifest = ownership.read_manifest(root)
     growth = None if manifest is None else manifest.rows_committed
     if growth is None or growth.ring is None:

@@ -13,7 +13,7 @@ _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 
 def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
-    """Returns what an index selects of some rows: the number of one row, or a tensor of numbers.
+    """Return what an index selects of some rows: the number of one row, or a tensor of numbers.
 
     Args:
         index: a number, a slice, a list or range of numbers, or a tensor of numbers or a mask.

@@ -54,7 +54,7 @@ class Rows:
 
     @classmethod
     def open(cls, root: str, mode: str, allow_pickle: bool | None) -> Any:
-        """Returns the rows of a folder: a tensordict, `RingRows` of a ring, or `Rows` with ragged columns."""
+        """Return the rows of a folder: a tensordict, `RingRows` of a ring, or `Rows` with ragged columns."""
         document = syscalls.read_file(f"{root}/{NAME}") or b""
         if b'"ring":' in document and _is_ring(root):
             return read_folder(root, lambda folder: RingRows.read(folder, mode, allow_pickle))
@@ -77,18 +77,18 @@ class Rows:
         return cls(fixed, readers)
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self.fixed)
 
     def tensordict(self) -> Any:
-        """Returns all rows as a locked tensordict over the files."""
+        """Return all rows as a locked tensordict over the files."""
         td = self.fixed.copy()
         for key, column in self.ragged.items():
             td.set(key, column.whole())
         return td.lock_()
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns rows, or a column by its key."""
+        """Return rows, or a column by its key."""
         if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
             key = (index,) if isinstance(index, str) else index
             if key in self.ragged:
@@ -98,7 +98,7 @@ class Rows:
         return self._row(rows) if isinstance(rows, int) else self._batch(rows)
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Returns the rows of a batch."""
+        """Return the rows of a batch."""
         return self[list(indices)]
 
     def _row(self, number: int) -> Any:
@@ -109,7 +109,7 @@ class Rows:
 
     @staticmethod
     def joined(batch: Any, columns: dict[Path, Any]) -> Any:
-        """Returns a batch of the columns of one shape with the same rows of ragged columns."""
+        """Return a batch of the columns of one shape with the same rows of ragged columns."""
         if batch.is_locked:
             batch = batch.copy()
         for key, value in columns.items():

@@ -27,7 +27,7 @@ _ORDER = ("rows", "seed", "shuffle", "chunk")
 
 
 def permuted(positions: np.ndarray[Any, Any], size: int, seed: int, epoch: int) -> np.ndarray[Any, Any]:
-    """Returns the elements at some positions of a random permutation of ``range(size)``.
+    """Return the elements at some positions of a random permutation of ``range(size)``.
 
     Args:
         positions: positions in ``range(size)``.
@@ -61,7 +61,7 @@ def _keys(seed: int, epoch: int) -> list[np.uint64]:
 
 
 def _mixed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The finalizer of SplitMix64."""
+    """Return the finalizer of SplitMix64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         values = np.multiply(values ^ (values >> np.uint64(shift)), np.uint64(factor))
     mixed: np.ndarray[Any, Any] = values ^ (values >> np.uint64(31))
@@ -140,7 +140,7 @@ class RowSampler(Sampler[list[int]]):
     # --- batches
 
     def __len__(self) -> int:
-        """The number of batches of this rank that are left in this epoch."""
+        """Return the number of batches of this rank that are left in this epoch."""
         return self._batches(self.position)
 
     def _batches(self, position: int) -> int:
@@ -149,11 +149,11 @@ class RowSampler(Sampler[list[int]]):
         return full + (not self.drop_last and self._share(tail)[1] > self._share(tail)[0])
 
     def _share(self, tail: int) -> tuple[int, int]:
-        """The part of this rank of the last rows of an epoch."""
+        """Return the part of this rank of the last rows of an epoch."""
         return tail * self.rank // self.world_size, tail * (self.rank + 1) // self.world_size
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yields the batches that are left in this epoch, then begins the next epoch."""
+        """Yield the batches that are left in this epoch, then begin the next epoch."""
         if self._tracked:
             yield from self.batches()
             return
@@ -165,7 +165,7 @@ class RowSampler(Sampler[list[int]]):
         self._begin_next()
 
     def batches(self, first: int = 0, every: int = 1) -> Iterator[list[int]]:
-        """Yields the batches that are left in this epoch, and changes no state.
+        """Yield the batches that are left in this epoch, and changes no state.
 
         Args:
             first: the number of batches of this rank to skip.
@@ -205,7 +205,7 @@ class RowSampler(Sampler[list[int]]):
         return (out + shift) % max(self.rows, 1)
 
     def track(self, loader: Iterable[T]) -> Iterator[T]:
-        """Yields the batches of a loader with this sampler, and counts those that were yielded.
+        """Yield the batches of a loader with this sampler, and count those that were yielded.
 
         Args:
             loader: a ``DataLoader`` with this sampler, or with a `RowStream` of it.
@@ -231,7 +231,7 @@ class RowSampler(Sampler[list[int]]):
         self.epoch, self.position = self.epoch + 1, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of an epoch.
+        """Go to the start of an epoch.
 
         >>> sampler = RowSampler(10, 4)
         >>> sampler.set_epoch(3)
@@ -243,7 +243,7 @@ class RowSampler(Sampler[list[int]]):
     # --- state
 
     def state_dict(self) -> dict[str, int | bool]:
-        """Returns the state: plain numbers, the same on all ranks after the same number of batches.
+        """Return the state: plain numbers, the same on all ranks after the same number of batches.
 
         >>> RowSampler(100, 10, seed=3).state_dict()["seed"]
         3
@@ -251,7 +251,7 @@ class RowSampler(Sampler[list[int]]):
         return {name: getattr(self, name) for name in _FIELDS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where a sampler was, on the same or another number of ranks.
+        """Continue where a sampler was, on the same or another number of ranks.
 
         Args:
             state: the state from :meth:`state_dict`.
@@ -302,11 +302,11 @@ class RowStream(IterableDataset[Any]):
         self.dataset, self.sampler = dataset, sampler
 
     def __len__(self) -> int:
-        """The number of batches that are left."""
+        """Return the number of batches that are left."""
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the batches of this worker."""
+        """Yield the batches of this worker."""
         worker = get_worker_info()
         first, every = (0, 1) if worker is None else (worker.id, worker.num_workers)
         for rows in self.sampler.batches(first, every):

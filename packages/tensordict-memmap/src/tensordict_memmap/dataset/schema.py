@@ -21,7 +21,7 @@ Key = str | tuple[str, ...]
 
 
 def plan_rows(like: Any, ragged: Sequence[Key]) -> tuple[Node, dict[str, RaggedState]]:
-    """Returns the schema of a dataset without rows, and the states of its ragged columns by their files.
+    """Return the schema of a dataset without rows, and the states of its ragged columns by their files.
 
     Args:
         like: one row.
@@ -68,7 +68,7 @@ def _example(like: Any, path: tuple[str, ...]) -> Any:
 
 
 def _entry(node: Any, path: tuple[str, ...]) -> Any:
-    """The entry at a key, non-tensor data included; None if there is none."""
+    """Return the entry at a key, non-tensor data included; None if there is none."""
     for name in path:
         inmost = node._inmost() if hasattr(node, "_inmost") else None
         node = inmost._get(name) if inmost is not None and name in inmost._keys() else None

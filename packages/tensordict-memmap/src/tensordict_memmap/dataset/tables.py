@@ -21,7 +21,7 @@ Table = dict[str, np.ndarray[Any, Any]]
 
 
 def rows_to_table(rows: Any) -> Table:
-    """Returns a batch of rows as arrays by column.
+    """Return a batch of rows as arrays by column.
 
     Args:
         rows: a tensordict with one batch dimension.
@@ -49,7 +49,7 @@ def rows_to_table(rows: Any) -> Table:
 
 
 def table_to_rows(table: Mapping[str, Any], keys: Mapping[str, Path] | None = None) -> Any:
-    """Returns arrays by column as a batch of rows.
+    """Return arrays by column as a batch of rows.
 
     Args:
         table: the arrays, all of the same length.
@@ -73,7 +73,7 @@ def table_to_rows(table: Mapping[str, Any], keys: Mapping[str, Path] | None = No
 
 
 def example_of(rows: Any) -> tuple[Any, list[Path]]:
-    """Returns the first of some rows, and the keys of the columns that are ragged.
+    """Return the first of some rows, and the keys of the columns that are ragged.
 
     >>> example_of(table_to_rows({"a": np.arange(3), "s": np.array(["x", "y", "z"])}))[1]
     [('s',)]
@@ -91,7 +91,7 @@ def example_of(rows: Any) -> tuple[Any, list[Path]]:
 
 
 def columns_of(rows: Any) -> Iterator[tuple[Path, Any]]:
-    """Yields the entries of a tensordict or tensorclass by their nested keys, non-tensor data included.
+    """Yield the entries of a tensordict or tensorclass by their nested keys, non-tensor data included.
 
     >>> [key for key, _ in columns_of(TensorDict({"a": 1, "b": {"c": "text"}}))]
     [('a',), ('b', 'c')]

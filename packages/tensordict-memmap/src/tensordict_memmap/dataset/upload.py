@@ -27,7 +27,7 @@ _MOST_ATTEMPTS = 5
 
 
 def upload(root: str, url: str, *, existsok: bool) -> None:
-    """Uploads the committed rows of a local dataset, as a new snapshot at a URL."""
+    """Upload the committed rows of a local dataset, as a new snapshot at a URL."""
 
     def stage(path: str) -> None:
         for _ in range(_MOST_ATTEMPTS):
@@ -42,7 +42,7 @@ def upload(root: str, url: str, *, existsok: bool) -> None:
 
 
 def _stage(folder: SavedFolder, path: str) -> bool:
-    """Makes a folder of the committed part of a dataset, with links to files that hold nothing else.
+    """Make a folder of the committed part of a dataset, with links to files that hold nothing else.
 
     Returns:
         Whether it is valid: False if rows of a ring were overwritten meanwhile.
@@ -87,7 +87,7 @@ def _stage(folder: SavedFolder, path: str) -> bool:
 
 
 def _copy_rows(source: str, target: str, width: int, ring: Ring) -> None:
-    """Copies the valid rows of a file of a ring, oldest first; each has ``width`` bytes."""
+    """Copy the valid rows of a file of a ring, oldest first; each has ``width`` bytes."""
     first = ring.first % ring.slots
     with open(source, "rb") as opened, open(target, "wb") as file:
         opened.seek(first * width)

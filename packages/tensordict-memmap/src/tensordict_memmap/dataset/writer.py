@@ -109,7 +109,7 @@ class Writer:
         self.lasting = max(self.room, self.committed.shown)
 
     def _open_ragged(self, part: tuple[int, int] | None) -> bool:
-        """Opens the ragged columns; returns whether the manifest knew all of them."""
+        """Open the ragged columns; return whether the manifest knew all of them."""
         known = self.committed.ragged
         for leaf in leaves(self.node):
             if leaf.layout == "strided":
@@ -126,11 +126,11 @@ class Writer:
         return self.ragged.keys() == known.keys()
 
     def _ragged_states(self) -> dict[str, RaggedState]:
-        """The states of the ragged columns with all that is written."""
+        """Return the states of the ragged columns with all that is written."""
         return {file: one.committed() for file, one in self.ragged.items()}
 
     def _describe(self, manifest: Manifest | None) -> None:
-        """Reads the parts of the manifest and of the ``meta.json`` files that do not depend on the number of rows."""
+        """Read the parts of the manifest and of the ``meta.json`` files that do not depend on the number of rows."""
         self.documents: dict[str, bytes] = {}
         self.files = dict(manifest.files) if manifest is not None else {}
         self.names: dict[str, dict[str, str]] = manifest.names if manifest is not None else {}
@@ -168,20 +168,20 @@ class Writer:
             column.grow(stop)
 
     def refresh(self) -> None:
-        """Reads the number of rows that other writers have committed."""
+        """Read the number of rows that other writers have committed."""
         if self.part is not None:
             with self.guard:
                 self.committed = self._latest()
 
     def _latest(self) -> RowsCommitted:
-        """Returns the committed rows from the current manifest."""
+        """Return the committed rows from the current manifest."""
         manifest = ownership.read_manifest(self.root)
         return self.committed if manifest is None or manifest.rows_committed is None else manifest.rows_committed
 
     # --- rows
 
     def write(self, rows: Any, *, one: bool, threads: int | None = None, pbar: bool | None = None) -> int:
-        """Writes rows after those already written; returns their number."""
+        """Write rows after those already written; return their number."""
         number, tensors = match_batch(self.node, self.batch_size, rows, one=one, ragged=self.committed.ragged)
         with self.guard:
             self._check_alive()
@@ -207,7 +207,7 @@ class Writer:
         return number
 
     def _write_ring(self, tensors: list[torch.Tensor], number: int, threads: int | None, pbar: bool | None) -> None:
-        """Writes rows to spare slots, and commits whenever these are full."""
+        """Write rows to spare slots, and commit whenever these are full."""
         assert self.ring is not None
         start, first = 0, self.written
         while start < number:
@@ -226,7 +226,7 @@ class Writer:
             start = stop
 
     def _write_ragged(self, tensors: list[Any], threads: int | None) -> list[torch.Tensor]:
-        """Writes the elements of ragged columns; returns the leaves of a batch with the shapes of their rows instead.
+        """Write the elements of ragged columns; return the leaves of a batch with the shapes of their rows instead.
 
         The elements count once the shapes are written too, so a failed write leaves nothing between those of two rows.
         """
@@ -248,7 +248,7 @@ class Writer:
         self.room = ahead
 
     def commit(self) -> bool:
-        """Commits the written rows; returns whether there were any."""
+        """Commit the written rows; return whether there were any."""
         with self.guard:
             if self.written == self.counted:
                 return False
@@ -274,7 +274,7 @@ class Writer:
             return True
 
     def resize(self, rows: int) -> None:
-        """Sets the number of committed rows; new rows are zeros."""
+        """Set the number of committed rows; new rows are zeros."""
         if rows < 0:
             raise ValueError(f"{rows} is not a number of rows; pass 0 or more")
         with self.guard:
@@ -296,7 +296,7 @@ class Writer:
             self.room = max(self.room, rows)
 
     def _resize_ragged(self, rows: int) -> None:
-        """Sets the ends of the ragged columns to those of a number of rows; new rows have no elements."""
+        """Set the ends of the ragged columns to those of a number of rows; new rows have no elements."""
         kept = min(self.counted, rows)
         for column, leaf in zip(self.columns, leaves(self.node), strict=True):
             ragged = self.ragged.get(leaf.file)
@@ -307,7 +307,7 @@ class Writer:
                     write_rows([column], [ragged.shapes(lengths)], kept, None)
 
     def reserve(self, rows: int) -> None:
-        """Reserves the disk space for a total number of rows."""
+        """Reserve the disk space for a total number of rows."""
         with self.guard:
             self._check_alive()
             sizes = [column.size for column in self.columns]
@@ -326,7 +326,7 @@ class Writer:
     # --- commits
 
     def _publish(self, committed: RowsCommitted) -> None:
-        """Replaces the manifest, then the ``meta.json`` files; the caller holds the lock of the folder."""
+        """Replace the manifest, then the ``meta.json`` files; the caller holds the lock of the folder."""
         if not self.lock.is_held():
             raise RuntimeError(f"{self.root} was replaced by another save since this writer opened it; open it again")
         rows = committed.rows
@@ -370,7 +370,7 @@ class Writer:
             )
 
     def close(self, *, cut: bool = True) -> None:
-        """Closes the files and releases the lock; ``cut`` first truncates space that was not reserved."""
+        """Close the files and release the lock; ``cut`` first truncates space that was not reserved."""
         with self.guard:
             for column in self.columns:
                 if cut and self.part is None and self.lock.is_held():
@@ -394,7 +394,7 @@ def write_empty(
     ragged: Mapping[str, RaggedState],
     ring: Ring | None = None,
 ) -> Manifest:
-    """Writes a dataset without rows into an empty folder."""
+    """Write a dataset without rows into an empty folder."""
     entries: dict[str, Entry] = {}
     files: list[FileWrite] = []
     for one in nodes(node):

@@ -78,7 +78,7 @@ class Coordinator:
         self._staged = ""
 
     def _describe(self) -> tuple[Format, Layout]:
-        """Names the tensors and lays out the files, with the values as they are known."""
+        """Name the tensors and lay out the files, with the values as they are known."""
         form = format_of(self._held, self.path, self.options)  # type: ignore[arg-type]  # it has what formats ask for
         lists = orjson.dumps(self._held.lists).decode()
         described = getattr(form, "pack", None)
@@ -97,7 +97,7 @@ class Coordinator:
         return self._held.ordered(lambda position: str(leaves[position].file))
 
     def start(self, run: Run) -> None:
-        """Makes the staged files, and the messages for the ranks."""
+        """Make the staged files, and the messages for the ranks."""
         layout, options = self._layout, self.options
         size = sum(layout.sizes)
         if self._form.is_folder:
@@ -120,7 +120,7 @@ class Coordinator:
             raise
 
     def _make_files(self, run: Run) -> bool:
-        """Makes the files that several ranks write; returns whether mappings of them are fast."""
+        """Make the files that several ranks write; return whether mappings of them are fast."""
         layout = self._layout
         for folder in sorted({os.path.dirname(path) for path in layout.files if "/" in path}):
             os.makedirs(f"{self._staged}/{folder}", exist_ok=True)
@@ -131,7 +131,7 @@ class Coordinator:
         return len(set(self._hosts)) == 1 and isinstance(self._hosts[0], str) and all(made)
 
     def _messages(self, maps: bool) -> Iterator[bytes]:
-        """What each rank has to know: where its tensors lie, in the order of its items, and what it writes of them."""
+        """Yield what each rank has to know: where its tensors lie, in the order of its items, and what it writes."""
         layout, places = self._layout, np.array(self._held.places(), dtype=np.int64)
         shares = self._ordered(self._form).shares
         file_of, offsets = np.array(layout.file_of, dtype=np.int64), np.array(layout.offsets, dtype=np.int64)
@@ -168,7 +168,7 @@ class Coordinator:
             yield pack(message, layouts[text], chosen.dumps(), kept.astype(np.int32).tobytes())
 
     def finish(self, values: Mapping[str, bytes], run: Run) -> None:
-        """Completes the files with the non-tensor values, and makes them the current save.
+        """Complete the files with the non-tensor values, and make them the current save.
 
         Args:
             values: the JSON of each value by its name.
@@ -206,7 +206,7 @@ class Coordinator:
             self._stage.manifest = form.manifest(self._staged, layout, self._save_id, durable=run.durable)
 
     def abort(self) -> None:
-        """Removes the staged files, if the save was not finished."""
+        """Remove the staged files, if the save was not finished."""
         transaction, self._transaction = self._transaction, None
         if transaction is None:
             return
@@ -219,7 +219,7 @@ class Coordinator:
 
 
 def _write_header(path: str, text: bytes, room: int, durable: bool) -> None:
-    """Writes the header of a staged file into the reserved space; moves the following bytes if it takes more."""
+    """Write the header of a staged file into the reserved space; move the following bytes if it takes more."""
     with open(path, "r+b") as file:
         if len(text) > room:
             _move_up(file, room, len(text) - room)
@@ -233,7 +233,7 @@ def _write_header(path: str, text: bytes, room: int, durable: bool) -> None:
 
 
 def _move_up(file: Any, start: int, distance: int) -> None:
-    """Moves the bytes of a file from a position on."""
+    """Move the bytes of a file from a position on."""
     end = file.seek(0, os.SEEK_END)
     while end > start:
         first = max(start, end - _BLOCK)

@@ -34,7 +34,7 @@ StatePath = tuple[str | int, ...]
 
 
 def shard_plan(items: Iterable[WriteItem], known: list[str] | None = None) -> tuple[ShardPlan, list[str]]:
-    """The parts of tensors that a plan writes, and the names of its non-tensor values.
+    """Return the parts of tensors that a plan writes, and the names of its non-tensor values.
 
     Args:
         items: the write items of one rank.
@@ -72,7 +72,7 @@ def shard_plan(items: Iterable[WriteItem], known: list[str] | None = None) -> tu
 
 
 def _joined(plan: ShardPlan) -> ShardPlan:
-    """The same plan with each name once, where a rank holds several parts of a tensor."""
+    """Return the same plan with each name once, where a rank holds several parts of a tensor."""
     rows: dict[str, list[Kind]] = {}
     for name, number in zip(plan.names, plan.column, strict=True):
         rows.setdefault(name, []).append(plan.kinds[number])
@@ -83,7 +83,7 @@ def _joined(plan: ShardPlan) -> ShardPlan:
 
 
 def digest_of(names: Iterable[str]) -> str:
-    """A digest of names in their order.
+    """Return a digest of names in their order.
 
     >>> digest_of(["a", "b"]) == digest_of(["b", "a"])
     False
@@ -92,7 +92,7 @@ def digest_of(names: Iterable[str]) -> str:
 
 
 def paths_of(plans: Iterable[SavePlan], names: Iterable[str]) -> dict[str, StatePath]:
-    """The paths of names in the state dict, which the default planner puts into the plans; others are one key.
+    """Return the paths of names in the state dict, which the default planner puts into the plans; others are one key.
 
     >>> paths_of([SavePlan([], planner_data={"a.b": ("a", "b")}), SavePlan([])], ["a.b", "c.d"])
     {'a.b': ('a', 'b'), 'c.d': ('c.d',)}
@@ -178,17 +178,17 @@ class Described:
     # --- what formats ask of the parts of a rank
 
     def plan_packed(self, pack: Pack) -> tuple[ShardPlan, list[list[Part]]]:
-        """Takes the order of the tensors of a safetensors file; the coordinator has no parts itself."""
+        """Take the order of the tensors of a safetensors file; the coordinator has no parts itself."""
         self._order = [self._numbers[id(leaf)] for leaf in pack.leaves]
         return ShardPlan(), []
 
     def plan_tree(self, rows: Sequence[Leaf]) -> tuple[ShardPlan, list[list[Part]]]:
-        """Takes the order of the files of a tree."""
+        """Take the order of the files of a tree."""
         self._order = [self._numbers[id(leaf)] for leaf in rows]
         return ShardPlan(), []
 
     def ordered(self, name_of: Callable[[int], str]) -> Assignment:
-        """The assignment in the order of the format, which may lack empty tensors.
+        """Return the assignment in the order of the format, which may lack empty tensors.
 
         Args:
             name_of: the name in the file of the tensor at a position.

@@ -84,7 +84,7 @@ class TensorDictReader(StorageReader):
         self.reset(path)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Starts a new load, of another path if one is given.
+        """Start a new load, of another path if one is given.
 
         >>> reader = TensorDictReader("run")
         >>> reader.reset("other")
@@ -108,7 +108,7 @@ class TensorDictReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Returns True: any path or URL may hold a save.
+        """Return True: any path or URL may hold a save.
 
         >>> TensorDictReader.validate_checkpoint_id("run")
         True
@@ -118,7 +118,7 @@ class TensorDictReader(StorageReader):
     # --- the steps of a load, in the order in which DCP calls them
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Describes the save as DCP's metadata.
+        """Describe the save as DCP's metadata.
 
         Raises:
             FileNotFoundError: There is no save.
@@ -143,7 +143,7 @@ class TensorDictReader(StorageReader):
         return Metadata(described, planner_data=paths, storage_data={}, storage_meta=meta)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Starts a load; `read_metadata` has opened the save.
+        """Start a load; `read_metadata` has opened the save.
 
         >>> _ = TensorDict({"a": torch.ones(2)}).save("run")
         >>> reader = TensorDictReader("run")
@@ -153,7 +153,7 @@ class TensorDictReader(StorageReader):
             self.read_metadata()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Returns the plan.
+        """Return the plan.
 
         >>> TensorDictReader("run").prepare_local_plan(LoadPlan([]))
         LoadPlan(items=[], storage_data=None, planner_data=None)
@@ -161,7 +161,7 @@ class TensorDictReader(StorageReader):
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Returns the plans: ranks read on their own.
+        """Return the plans: ranks read on their own.
 
         >>> len(TensorDictReader("run").prepare_global_plan([LoadPlan([]), LoadPlan([])]))
         2
@@ -169,7 +169,7 @@ class TensorDictReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Reads the items of this rank.
+        """Read the items of this rank.
 
         Returns:
             A future that is done.
@@ -221,7 +221,7 @@ class TensorDictReader(StorageReader):
             planner.commit_tensor(item, target)
 
     def _fetch(self, items: list[ReadItem]) -> None:
-        """Reads the parts of remote files that items need into memory."""
+        """Read the parts of remote files that items need into memory."""
 
         def parts(loaded: Any) -> Iterator[torch.Tensor]:
             entries = _entries(loaded, self._path)
@@ -236,7 +236,7 @@ class TensorDictReader(StorageReader):
 
 
 def _entries(loaded: Any, path: str) -> dict[str, Leaf | Value]:
-    """The strided tensors and the values of a loaded save, by joined name."""
+    """Return the strided tensors and the values of a loaded save, by joined name."""
     found: dict[str, Leaf | Value] = {}
     for entry in _rows(loaded):
         name = ".".join(entry.key)
@@ -269,7 +269,7 @@ def _box(item: ReadItem) -> Box:
 
 
 def _groups(items: list[ReadItem], entries: dict[str, Leaf | Value]) -> Iterator[list[ReadItem]]:
-    """Items in groups whose bytes fit into host memory together, in case they go elsewhere."""
+    """Yield items in groups whose bytes fit into host memory together, in case they go elsewhere."""
     group: list[ReadItem] = []
     nbytes = 0
     for item in items:
@@ -289,14 +289,14 @@ def _groups(items: list[ReadItem], entries: dict[str, Leaf | Value]) -> Iterator
 
 
 def _path(key: Path, lists: set[Path]) -> StatePath:
-    """The path in a state dict of a nested key, with numbers for the elements of lists."""
+    """Return the path in a state dict of a nested key, with numbers for the elements of lists."""
     if not lists:
         return key
     return tuple(int(name) if key[:n] in lists and name.isdecimal() else name for n, name in enumerate(key))
 
 
 def _lists(path: str) -> set[Path]:
-    """The nested keys of nodes that were lists in the state dict, as `TensorDictWriter` notes them."""
+    """Return the nested keys of nodes that were lists in the state dict, as `TensorDictWriter` notes them."""
     text = None if is_remote(path) else _note(path)
     return set() if not text else {tuple(map(str, key)) for key in orjson.loads(text)}
 

@@ -27,7 +27,7 @@ _RAW = "dcp_bytes"
 
 
 def dump_value(item: WriteItem, planner: SavePlanner, *, allow_pickle: bool) -> bytes:
-    """The JSON of an entry.
+    """Return the JSON of an entry.
 
     Args:
         item: the write item.
@@ -65,7 +65,7 @@ def dump_value(item: WriteItem, planner: SavePlanner, *, allow_pickle: bool) -> 
 
 
 def _hands_out_objects(planner: DefaultSavePlanner) -> bool:
-    """Whether a planner stores an entry as it is."""
+    """Return whether a planner stores an entry as it is."""
     own, default = type(planner), DefaultSavePlanner
     return own.resolve_data is default.resolve_data and own.transform_object is default.transform_object
 
@@ -80,7 +80,7 @@ def _opaque(name: str, data: bytes, reason: Exception, allow_pickle: bool) -> by
 
 
 def load_value(message: bytes) -> Any:
-    """The value of the JSON of an entry, which may hold a stream as bytes.
+    """Return the value of the JSON of an entry, which may hold a stream as bytes.
 
     >>> load_value(b'{"$":"tuple","items":[1,2]}')
     (1, 2)
@@ -89,7 +89,7 @@ def load_value(message: bytes) -> Any:
 
 
 def stream_of(name: str, value: Any, *, allow_pickle: bool) -> io.BytesIO:
-    """The stream that a planner loads an entry from.
+    """Return the stream that a planner loads an entry from.
 
     Args:
         name: the joined name of the entry, for errors.

@@ -93,7 +93,7 @@ class TensorDictWriter(StorageWriter):
         self.reset(path)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Starts a new save, to another path if one is given.
+        """Start a new save, to another path if one is given.
 
         Raises:
             ValueError: The path is a URL.
@@ -125,7 +125,7 @@ class TensorDictWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Returns whether saves to a path are possible: it is not a URL.
+        """Return whether saves to a path are possible: it is not a URL.
 
         >>> TensorDictWriter.validate_checkpoint_id("run"), TensorDictWriter.validate_checkpoint_id("s3://bucket/run")
         (True, False)
@@ -133,7 +133,7 @@ class TensorDictWriter(StorageWriter):
         return not is_remote(os.fspath(checkpoint_id))
 
     def storage_meta(self) -> StorageMeta:
-        """The path and the id of the save, for planners.
+        """Return the path and the id of the save, for planners.
 
         >>> len(TensorDictWriter("run").storage_meta().save_id)
         36
@@ -141,13 +141,13 @@ class TensorDictWriter(StorageWriter):
         return StorageMeta(checkpoint_id=self._path, save_id=self._save_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A save in another process (``AsyncCheckpointerType.PROCESS``) starts there."""
+        """Pickle the configuration only: a save in another process (``AsyncCheckpointerType.PROCESS``) starts there."""
         return {**self.__dict__, "_coordinator": None}
 
     # --- the steps of a save, in the order in which DCP calls them
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Starts a save.
+        """Start a save.
 
         Raises:
             ValueError: ``use_collectives=False`` keeps several ranks from one checkpoint.
@@ -162,7 +162,7 @@ class TensorDictWriter(StorageWriter):
             )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Adds to a plan what the coordinator has to know of the rank.
+        """Add to a plan what the coordinator has to know of the rank.
 
         Raises:
             ValueError: The planner caches plans, and leaves this one out.
@@ -178,7 +178,7 @@ class TensorDictWriter(StorageWriter):
         return replace(plan, storage_data=host_name())
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Lays out the files, makes the staged ones, and tells each rank where its items belong.
+        """Lay out the files, make the staged ones, and tell each rank where its items belong.
 
         Raises:
             ValueError: The plans do not fit together, or leave some of a tensor out; the error names the key and rank.
@@ -195,7 +195,7 @@ class TensorDictWriter(StorageWriter):
         return [replace(plan, storage_data=message) for plan, message in zip(plans, messages, strict=True)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Writes the items of this rank into the staged files.
+        """Write the items of this rank into the staged files.
 
         Returns:
             A future that is done. Its results are the non-tensor values; for tensors the files tell all.
@@ -272,7 +272,7 @@ class TensorDictWriter(StorageWriter):
         return results
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Completes the files with the non-tensor values, and makes them the current checkpoint by one rename.
+        """Complete the files with the non-tensor values, and make them the current checkpoint by one rename.
 
         >>> from torch.distributed.checkpoint import DefaultSavePlanner
         >>> writer, planner = TensorDictWriter("run"), DefaultSavePlanner()
@@ -292,14 +292,14 @@ class TensorDictWriter(StorageWriter):
         metadata.storage_meta = self.storage_meta()
 
     def _give_up(self) -> None:
-        """Removes what an earlier save left that failed on some rank."""
+        """Remove what an earlier save left that failed on some rank."""
         made, self._coordinator = self._coordinator, None
         if made is not None:
             made.abort()
 
 
 def _part(item: WriteItem, planner: SavePlanner) -> Part:
-    """What an item holds of its tensor.
+    """Return what an item holds of its tensor.
 
     Raises:
         TypeError: The planner gives no tensor of the dtype that it planned, or one that a file cannot hold.
@@ -326,12 +326,12 @@ def _part(item: WriteItem, planner: SavePlanner) -> Part:
 
 
 def _whole_shape(shape: tuple[int, ...], parts: list[Part]) -> tuple[int, ...]:
-    """The shape of a whole tensor in the file, where the parts have it: numbers may be pairs there."""
+    """Return the shape of a whole tensor in the file, where the parts have it: numbers may be pairs there."""
     return (*shape, *parts[0][0].size[len(shape) :])
 
 
 def _stored_share(share: Share, parts: list[list[Part]], shapes: list[tuple[int, ...]]) -> Share:
-    """A share with the boxes of the tensors as the file has them."""
+    """Return a share with the boxes of the tensors as the file has them."""
     pairs = [n for n, (held, shape) in enumerate(zip(parts, shapes, strict=True)) if len(held[0][0].size) > len(shape)]
     if not pairs:
         return share

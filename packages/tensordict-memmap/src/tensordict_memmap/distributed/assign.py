@@ -40,27 +40,27 @@ class Share:
         self._numbers: dict[tuple[Box, ...], int] = {(): 0}
 
     def number(self, boxes: tuple[Box, ...]) -> int:
-        """The number of a tuple of boxes in the table."""
+        """Return the number of a tuple of boxes in the table."""
         found = self._numbers.setdefault(boxes, len(self.table))
         if found == len(self.table):
             self.table.append(boxes)
         return found
 
     def set(self, tensor: int, boxes: tuple[Box, ...]) -> None:
-        """Gives boxes of a tensor to the rank."""
+        """Give boxes of a tensor to the rank."""
         self.column[tensor] = self.number(boxes)
 
     def boxes(self, tensor: int) -> tuple[Box, ...]:
-        """The boxes of a tensor that the rank writes."""
+        """Return the boxes of a tensor that the rank writes."""
         return self.table[int(self.column[tensor])]
 
     def dumps(self) -> bytes:
-        """The share as a message."""
+        """Return the share as a message."""
         return pack(orjson.dumps([[tuple(box) for box in boxes] for boxes in self.table]), self.column.tobytes())
 
     @classmethod
     def loads(cls, message: bytes) -> Share:
-        """The share of a message."""
+        """Return the share of a message."""
         table, column = unpack(message)
         share = cls(0)
         share.table = [tuple(Box(tuple(a), tuple(b)) for a, b in boxes) for boxes in orjson.loads(table)]
@@ -85,12 +85,12 @@ class Assignment:
     shares: list[Share] = field(default_factory=list)
 
     def kind(self, tensor: int) -> tuple[torch.dtype, tuple[int, ...]]:
-        """The dtype and the shape of a tensor."""
+        """Return the dtype and the shape of a tensor."""
         return self.kinds[self.column[tensor]]
 
 
 def assign(plans: Sequence[ShardPlan], ranks: Sequence[int] | None = None) -> Assignment:
-    """Chooses the rank that writes each part of each tensor.
+    """Choose the rank that writes each part of each tensor.
 
     Args:
         plans: the plans of all ranks.
@@ -133,7 +133,7 @@ def assign(plans: Sequence[ShardPlan], ranks: Sequence[int] | None = None) -> As
 
 
 def _align(plans: Sequence[ShardPlan]) -> tuple[list[str], np.ndarray]:
-    """The names of all tensors, and for each of them and each rank the number of its kind there, or -1."""
+    """Return the names of all tensors, and for each of them and each rank the number of its kind there, or -1."""
     names = list(plans[0].names)
     if all(plan.names is plans[0].names or plan.names == names for plan in plans):
         return names, np.array([plan.column for plan in plans], dtype=np.int32).T.copy()
@@ -187,7 +187,7 @@ def _decide(name: str, held: dict[int, Kind], called: Sequence[int]) -> _Case:
 
 
 def _rows(box: Box, ranks: Sequence[int]) -> Iterable[tuple[int, Box]]:
-    """Cuts a box into slices of rows, one for each rank as long as there are rows."""
+    """Cut a box into slices of rows, one for each rank as long as there are rows."""
     count, start = box.size[0], box.offset[0]
     bounds = [start + count * number // len(ranks) for number in range(len(ranks) + 1)]
     for rank, first, last in zip(ranks, bounds, bounds[1:], strict=False):
@@ -196,7 +196,7 @@ def _rows(box: Box, ranks: Sequence[int]) -> Iterable[tuple[int, Box]]:
 
 
 def _check_cover(name: str, shape: tuple[int, ...], holders: dict[Box, list[int]], called: Sequence[int]) -> None:
-    """Refuses parts that leave some of a tensor out, lie outside, or overlap."""
+    """Refuse parts that leave some of a tensor out, lie outside, or overlap."""
     total = prod(shape)
     for box, ranks in holders.items():
         if len(box.size) != len(shape) or any(
@@ -226,7 +226,7 @@ def _shown(box: Box) -> str:
 
 
 def _overlap(boxes: list[Box]) -> tuple[Box, Box] | None:
-    """Two boxes that overlap, found by a sweep along the dimension in which most of them start apart."""
+    """Return two boxes that overlap, found by a sweep along the dimension in which most of them start apart."""
     if len(boxes) < 2 or not boxes[0].size:
         return None
     dim = max(range(len(boxes[0].size)), key=lambda one: len({box.offset[one] for box in boxes}))
@@ -241,7 +241,7 @@ def _overlap(boxes: list[Box]) -> tuple[Box, Box] | None:
 
 
 def _share_out(shares: Sequence[Share], cases: Sequence[_Case], of_tensor: np.ndarray) -> None:
-    """Fills the shares: what is fixed for all tensors of a case at once, and small replicated parts one by one."""
+    """Fill the shares: what is fixed for all tensors of a case at once, and small replicated parts one by one."""
     for rank, share in enumerate(shares):
         numbers = [share.number(case.fixed[rank]) if rank in case.fixed else 0 for case in cases]
         if any(numbers):

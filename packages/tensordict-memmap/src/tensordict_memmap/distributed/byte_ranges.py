@@ -25,7 +25,7 @@ class Cut(NamedTuple):
     data: np.ndarray
 
     def put(self, target: np.ndarray) -> None:
-        """Writes the ranges into an array of the span."""
+        """Write the ranges into an array of the span."""
         position = 0
         for start, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True):
             target[start : start + size] = self.data[position : position + size]
@@ -62,12 +62,12 @@ class ByteRanges:
     _spans: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, offset: int, source: torch.Tensor) -> None:
-        """Adds values that lie one after another in the file."""
+        """Add values that lie one after another in the file."""
         nbytes = source.numel() * source.element_size()
         self._add(_Runs(np.array([offset], dtype=np.int64), nbytes, source), offset, offset + nbytes)
 
     def add_scattered(self, part: Scattered) -> None:
-        """Adds values that lie in runs."""
+        """Add values that lie in runs."""
         outer, run = part.run()
         offsets = np.array(run_offsets(part, outer, 0, part.nbytes // run), dtype=np.int64)
         self._add(_Runs(offsets, run, part.tensor), int(offsets[0]), int(offsets[-1]) + run)
@@ -77,17 +77,17 @@ class ByteRanges:
         self._spans.append((start, end))
 
     def sort(self) -> None:
-        """Sorts the ranges by their starts, once all were added."""
+        """Sort the ranges by their starts, once all were added."""
         order = sorted(range(len(self.parts)), key=self._spans.__getitem__)
         self.parts = [self.parts[number] for number in order]
         self._spans = [self._spans[number] for number in order]
 
     def count(self, start: int, end: int) -> int:
-        """The number of bytes in a span of the file."""
+        """Return the number of bytes in a span of the file."""
         return sum(int(np.maximum(high - low, 0).sum()) for _, _, low, high in self._within(start, end))
 
     def counts(self, bounds: Sequence[int]) -> list[int]:
-        """The number of bytes in each span between consecutive bounds."""
+        """Return the number of bytes in each span between consecutive bounds."""
         found = [0] * (len(bounds) - 1)
         for runs, (first, last) in zip(self.parts, self._spans, strict=True):
             low = max(bisect.bisect_right(bounds, first) - 1, 0)
@@ -99,7 +99,7 @@ class ByteRanges:
         return found
 
     def _within(self, start: int, end: int) -> Iterator[tuple[_Runs, np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields the runs that reach into a span, with their numbers and where they begin and end in it."""
+        """Yield the runs that reach into a span, with their numbers and where they begin and end in it."""
         last = bisect.bisect_left(self._spans, (end,))
         for runs, (_, stop) in zip(self.parts[:last], self._spans[:last], strict=True):
             if stop > start:
@@ -109,7 +109,7 @@ class ByteRanges:
                 yield runs, numbers, np.maximum(offsets, start), np.minimum(offsets + runs.size, end)
 
     def cut(self, start: int, end: int) -> Cut:
-        """The bytes in a span of the file."""
+        """Return the bytes in a span of the file."""
         starts, sizes, data = [], [], []
         for runs, numbers, low, high in self._within(start, end):
             kept = high > low
@@ -130,7 +130,7 @@ class ByteRanges:
 
 
 def join_cut(cut: Cut) -> bytes:
-    """A cut as a message.
+    """Return a cut as a message.
 
     >>> cut = Cut(np.array([1]), np.array([2]), np.array([7, 8], dtype=np.uint8))
     >>> parse_cut(join_cut(cut)).data.tolist()
@@ -141,7 +141,7 @@ def join_cut(cut: Cut) -> bytes:
 
 
 def parse_cut(message: bytes) -> Cut:
-    """The cut of a message."""
+    """Return the cut of a message."""
     count = int(np.frombuffer(message[:8], dtype=np.int64)[0])
     numbers = np.frombuffer(message[8 : 8 + 16 * count], dtype=np.int64)
     return Cut(numbers[:count], numbers[count:], np.frombuffer(message[8 + 16 * count :], dtype=np.uint8))

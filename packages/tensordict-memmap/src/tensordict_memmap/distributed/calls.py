@@ -35,7 +35,7 @@ def save(
     pbar: bool | None = None,
     result: Callable[[], Any] | None = None,
 ) -> Any:
-    """Saves together with the other ranks of a group; the public ``save`` says what the arguments mean.
+    """Save together with the other ranks of a group; the public ``save`` says what the arguments mean.
 
     ``result`` is called once everything is saved; it returns the result of the call or of its future, which by default
     is ``data``.
@@ -59,7 +59,7 @@ def save(
 def load_into_ranks(
     td: Any, path: str | os.PathLike[str], *, allow_pickle: bool | None = None, verify: str = "size"
 ) -> Any:
-    """Writes a save into a tensordict with DTensors, in place; each rank reads its ranges.
+    """Write a save into a tensordict with DTensors, in place; each rank reads its ranges.
 
     Raises:
         KeyError: The tensordict is locked and lacks a key; nothing is written then.

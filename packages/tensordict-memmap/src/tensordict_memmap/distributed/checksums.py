@@ -24,7 +24,7 @@ __all__ = ["hash_share", "join_shares"]
 
 
 def hash_share(staged: str, layout: Layout, sizes: Sequence[int], index: int, count: int, run: Run) -> bytes:
-    """The hashes of the blocks that one rank reads back.
+    """Return the hashes of the blocks that one rank reads back.
 
     Args:
         staged: the staged folder or file.
@@ -74,7 +74,7 @@ def _hash(fd: int, found: np.ndarray, blocks: Sequence[tuple[int, int, int]]) ->
 
 
 def join_shares(sizes: Sequence[int], shares: Sequence[bytes]) -> list[str]:
-    """The checksum of each tensor, from the hashes of all ranks; empty for one without bytes."""
+    """Return the checksum of each tensor, from the hashes of all ranks; empty for one without bytes."""
     hashes, checksums, place = b"".join(shares), [], 0
     for size in sizes:
         end = place + 8 * -(-size // BLOCK)

@@ -29,7 +29,7 @@ class RankCancelledError(CancelledError):
 
 
 def failure_of(error: BaseException) -> dict[str, object]:
-    """A failure as it is sent to other ranks.
+    """Return a failure as it is sent to other ranks.
 
     >>> failure_of(OSError(28, "No space left on device (writing 'x')"))["text"]
     "OSError: [Errno 28] No space left on device (writing 'x')"
@@ -40,7 +40,7 @@ def failure_of(error: BaseException) -> dict[str, object]:
 
 
 def describe_failure(what: str, failures: dict[int, dict[str, object]]) -> RankError | RankCancelledError:
-    """The error about failures on some ranks.
+    """Report that the error about failures on some ranks.
 
     Args:
         what: what failed, such as ``"the save to run"``.

@@ -51,15 +51,15 @@ class Format(ABC):
         self.options = options
 
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of each whole tensor."""
+        """Return the shape of each whole tensor."""
         return [self.plan.kinds[kind].shape for kind in self.plan.column]
 
     @abstractmethod
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
-        """Where the tensors lie, as the coordinator decides."""
+        """Return where the tensors lie, as the coordinator decides."""
 
     def sizes(self) -> list[int]:
-        """The bytes of each whole tensor."""
+        """Return the bytes of each whole tensor."""
         return [prod(kind.shape) * kind.dtype.itemsize for kind in (self.plan.kinds[one] for one in self.plan.column)]
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Format(ABC):
         durable: bool,
         checksums: Sequence[str] = (),
     ) -> Manifest | None:
-        """Completes the staged files when all ranks have written, and lists them if they are a folder.
+        """Complete the staged files when all ranks have written, and list them if they are a folder.
 
         Args:
             staged: the staged folder; None if the files lie elsewhere.
@@ -169,21 +169,21 @@ class _Tree(Format):
 
 
 def list_files(layout: Layout, save_id: str) -> Manifest:
-    """The manifest of the files of a layout."""
+    """Return the manifest of the files of a layout."""
     entries = {path: Entry(size) for path, size in zip(layout.files, layout.sizes, strict=True)}
     entries |= {os.fspath(file.path): Entry(file.size or 0) for file in layout.whole}
     return Manifest(entries, save_id=save_id)
 
 
 def whole_writes(folder: str, layout: Layout) -> list[FileWrite]:
-    """The files that the coordinator writes alone."""
+    """Return the files that the coordinator writes alone."""
     return [
         FileWrite(path_in(folder, os.fspath(file.path)), file.ranges, file.size, key=file.key) for file in layout.whole
     ]
 
 
 def format_of(held: Held, path: str, options: SaveOptions) -> Format:
-    """The format of a save to a path.
+    """Return the format of a save to a path.
 
     Raises:
         ValueError: It is one that only one process writes.
@@ -200,7 +200,7 @@ def format_of(held: Held, path: str, options: SaveOptions) -> Format:
 
 
 def check_same_names(plans: Sequence[ShardPlan], ranks: Sequence[int]) -> None:
-    """Refuses plans of tensordicts with different entries.
+    """Refuse plans of tensordicts with different entries.
 
     Raises:
         ValueError: A rank has an entry that another lacks; the error names both.

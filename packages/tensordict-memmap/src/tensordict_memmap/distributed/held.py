@@ -71,7 +71,7 @@ class Held:
         self.parts[id(leaf)] = self.parts[id(stand_in)] = parts
 
     def copy_to_host(self) -> Callable[[], None]:
-        """Copies all parts and plain leaves to host memory, so that later changes of the tensordict have no effect.
+        """Copy all parts and plain leaves to host memory, so that later changes of the tensordict have no effect.
 
         Returns:
             A function to call when the copies are not needed any more.
@@ -125,7 +125,7 @@ class Held:
                 raise TypeError(f"key {show(node.key)} is a lazy stack, and placements= cuts tensors only; densify it")
 
     def lengths(self) -> list[int]:
-        """The lengths of this rank's parts of plain leaves and of batch sizes along the dimension of ``placements``."""
+        """Return the lengths of this rank's parts of plain leaves and batch sizes along the sharded dimension."""
         if self.dim is None:
             return []
         sizes = [node.batch_size for node in self._batched()]
@@ -137,7 +137,7 @@ class Held:
         return [node for node in found if len(node.batch_size) > self.dim]
 
     def join_parts(self, lengths: Sequence[Sequence[int]], index: int) -> None:
-        """Gives plain leaves and batch sizes their whole lengths.
+        """Give plain leaves and batch sizes their whole lengths.
 
         Args:
             lengths: the `lengths` of all ranks.
@@ -162,7 +162,7 @@ class Held:
     # --- plans
 
     def nbytes(self) -> int:
-        """The bytes of all that this rank holds."""
+        """Return the bytes of all that this rank holds."""
         found = 0
         for leaf in leaves(self.schema):
             parts = self.parts.get(id(leaf))
@@ -171,7 +171,7 @@ class Held:
         return found
 
     def of_leaf(self, leaf: Leaf, *, packed: bool) -> list[Part]:
-        """The parts of a leaf as a file holds them.
+        """Return the parts of a leaf as a file holds them.
 
         Args:
             leaf: the leaf, which its format has described.
@@ -196,7 +196,7 @@ class Held:
         return [(whole(source.shape), source.detach())] if parts is None else [stored_part(part) for part in parts]
 
     def plan_packed(self, pack: Pack) -> tuple[ShardPlan, list[list[Part]]]:
-        """The plan of a safetensors save, and the parts of its tensors."""
+        """Return the plan of a safetensors save, and the parts of its tensors."""
         found = [self.of_leaf(leaf, packed=True) for leaf in pack.leaves]
         plan = ShardPlan()
         for leaf, form, parts in zip(pack.leaves, pack.forms, found, strict=True):
@@ -204,7 +204,7 @@ class Held:
         return plan, found
 
     def plan_tree(self, rows: Sequence[Leaf]) -> tuple[ShardPlan, list[list[Part]]]:
-        """The plan of the strided leaves of a tree, and their parts."""
+        """Return the plan of the strided leaves of a tree, and their parts."""
         found = [self.of_leaf(leaf, packed=False) for leaf in rows]
         plan = ShardPlan()
         for leaf, parts in zip(rows, found, strict=True):
@@ -217,7 +217,7 @@ def _put(sizes: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
 
 
 def stored_part(part: Part) -> Part:
-    """A part as a safetensors file has it, which lacks some dtypes."""
+    """Return a part as a safetensors file has it, which lacks some dtypes."""
     box, view = part
     made = stored(view)
     extra = tuple(made.shape[len(box.size) :])  # pairs of numbers for a complex one

@@ -47,7 +47,7 @@ class Layout:
     owned: set[int] = field(default_factory=set)
 
     def dumps(self) -> bytes:
-        """What every rank has to know, as a message.
+        """Return what every rank has to know, as a message.
 
         >>> layout = Layout([""], [10], [0, 0], [2, 6])
         >>> Layout.loads(layout.dumps()) == layout
@@ -60,7 +60,7 @@ class Layout:
 
     @classmethod
     def loads(cls, message: bytes) -> Layout:
-        """The layout of a message."""
+        """Return the layout of a message."""
         head, file_of, offsets = unpack(message)
         files, sizes, owned = orjson.loads(head)
         return cls(
@@ -73,12 +73,12 @@ class Layout:
 
 
 def path_in(folder: str, path: str) -> str:
-    """The path of a file in a staged folder, or the staged file."""
+    """Return the path of a file in a staged folder, or the staged file."""
     return f"{folder}/{path}" if path else folder
 
 
 def content_of(file: FileWrite) -> bytes:
-    """The bytes of a file that the coordinator writes alone."""
+    """Return the bytes of a file that the coordinator writes alone."""
     block = np.zeros(file.size or 0, dtype=np.uint8)
     for part in file.ranges:
         assert isinstance(part, FileRange)
@@ -97,7 +97,7 @@ def packed_layout(
     *,
     checksum: bool = False,
 ) -> Layout:
-    """The layout of tensors in one safetensors file, or in shards and their index.
+    """Return the layout of tensors in one safetensors file, or in shards and their index.
 
     Args:
         names: the names of the tensors.

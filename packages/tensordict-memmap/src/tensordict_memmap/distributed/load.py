@@ -30,7 +30,7 @@ bytes_read = Count()
 
 
 def sharded_like(loaded: Any, like: Any, *, cast: bool = False) -> Any:
-    """Replaces entries of a loaded tensordict by the DTensors that another one has, read by the ranges of this rank.
+    """Replace entries of a loaded tensordict by the DTensors that another one has, read by the ranges of this rank.
 
     Args:
         loaded: the loaded tensordict, unlocked, over mapped files or memory that is read.
@@ -69,7 +69,7 @@ def sharded_like(loaded: Any, like: Any, *, cast: bool = False) -> Any:
 
 
 def read_into(td: Any, loaded: Any) -> None:
-    """Reads this rank's ranges of a loaded tensordict into the DTensors of another one, in place.
+    """Read this rank's ranges of a loaded tensordict into the DTensors of another one, in place.
 
     Args:
         td: the tensordict with DTensors.
@@ -105,7 +105,7 @@ def read_into(td: Any, loaded: Any) -> None:
 
 
 def wanted_parts(td: Any) -> Callable[[Any], list[torch.Tensor]]:
-    """A function that returns the parts of a loaded tensordict that this rank needs for another one with DTensors."""
+    """Return a function that selects the parts of a loaded tensordict that this rank needs for one with DTensors."""
     targets = {leaf.key: leaf.source for leaf in leaves(plan(td)) if isinstance(leaf.source, DTensor)}
 
     def parts(loaded: Any) -> list[torch.Tensor]:
@@ -124,7 +124,7 @@ def wanted_parts(td: Any) -> Callable[[Any], list[torch.Tensor]]:
 
 
 def _entries(node: Node) -> Iterator[tuple[Any, str, Leaf]]:
-    """Yields the strided leaves of a schema with their containers and names."""
+    """Yield the strided leaves of a schema with their containers and names."""
     for one in nodes(node):
         for name, entry in one.entries.items() if isinstance(one, Dense) else ():
             if isinstance(entry, Leaf) and entry.layout == "strided" and not entry.unbatched:
@@ -175,13 +175,13 @@ class BoxReader:
         self._starts = [start for start, _ in self._mappings]
 
     def add_local(self, leaf: Leaf, target: DTensor, local: torch.Tensor) -> None:
-        """Adds the boxes that this rank holds of a DTensor, to read from a leaf into its memory."""
+        """Add the boxes that this rank holds of a DTensor, to read from a leaf into its memory."""
         for box, start in _boxes(target, leaf.key):
             out = local[tuple(slice(first, first + count) for first, count in zip(start, box.size, strict=True))]
             self.add(leaf, box, out)
 
     def add(self, leaf: Leaf, box: Box, out: torch.Tensor) -> bool:
-        """Adds a box to read from a leaf into memory on any device, which casts; returns whether that is direct."""
+        """Add a box to read from a leaf into memory on any device, which casts; return whether that is direct."""
         assert leaf.source is not None
         source = leaf.source.detach()
         saved = self._saved(source)
@@ -197,7 +197,7 @@ class BoxReader:
         return direct
 
     def read(self) -> None:
-        """Reads everything that was added."""
+        """Read everything that was added."""
         try:
             read_ranges(self.reads, check=self._check, count=bytes_read)
         except (_Replaced, FileNotFoundError):
@@ -213,7 +213,7 @@ class BoxReader:
                 out.copy_(values)
 
     def _saved(self, source: torch.Tensor) -> Saved | None:
-        """The position of a tensor in its file; None unless it is a whole tensor over a mapped file."""
+        """Return the position of a tensor in its file; None unless it is a whole tensor over a mapped file."""
         if not source.numel() or not source.is_contiguous():
             return None
         if isinstance(source, MemoryMappedTensor):

@@ -19,7 +19,7 @@ _OK, _FAILED = b"\0", b"\1"
 
 
 def report(link: Link, work: Callable[[], bytes]) -> list[bytes]:
-    """Does the part of this rank and reports the result to the coordinator.
+    """Do the part of this rank and report the result to the coordinator.
 
     Returns:
         For the coordinator, the results of all ranks; for others nothing: they `hear` what the coordinator says.
@@ -51,12 +51,12 @@ def report(link: Link, work: Callable[[], bytes]) -> list[bytes]:
 
 
 def tell(link: Link, messages: Sequence[bytes]) -> None:
-    """Sends each other rank what it waits for."""
+    """Send each other rank what it waits for."""
     link.scatter([_OK + message for message in messages])
 
 
 def tell_failure(link: Link, failures: dict[int, dict[str, Any]]) -> None:
-    """Tells all other ranks that some failed; a second time it does nothing."""
+    """Tell all other ranks that some failed; a second time it does nothing."""
     if not link.told:
         link.told = True
         text = _FAILED + orjson.dumps({str(rank): failure for rank, failure in failures.items()})
@@ -64,7 +64,7 @@ def tell_failure(link: Link, failures: dict[int, dict[str, Any]]) -> None:
 
 
 def hear(link: Link) -> bytes:
-    """What the coordinator tells this rank.
+    """Return what the coordinator tells this rank.
 
     Raises:
         RankError: A rank failed, or the coordinator is lost. If this rank failed, its own error is raised.

@@ -24,7 +24,7 @@ _Runs = tuple[tuple[int, int], ...]
 
 
 def parts_of(tensor: DTensor, key: Path) -> list[Part]:
-    """The boxes that this rank holds of a DTensor, with views of its local tensor.
+    """Return the boxes that this rank holds of a DTensor, with views of its local tensor.
 
     Raises:
         TypeError: A placement, such as ``Partial``, does not determine positions; the error names the key.
@@ -49,7 +49,7 @@ def parts_of(tensor: DTensor, key: Path) -> list[Part]:
 
 
 def check_placements(tensor: DTensor, key: Path) -> None:
-    """Refuses placements that do not determine positions, such as ``Partial``.
+    """Refuse placements that do not determine positions, such as ``Partial``.
 
     Raises:
         TypeError: There is one; the error names the key.
@@ -69,7 +69,7 @@ def boxes_of(
     coordinate: tuple[int, ...],
     placements: tuple[Placement, ...],
 ) -> tuple[tuple[Box, tuple[int, ...]], ...]:
-    """The boxes that the rank at a coordinate of a mesh holds, and where each starts in the memory of that rank.
+    """Return the boxes that the rank at a coordinate of a mesh holds, and where each starts in the memory of that rank.
 
     >>> boxes_of((5, 2), (2,), (1,), (Shard(0),))
     ((Box(offset=(3, 0), size=(2, 2)), (0, 0)),)
@@ -93,7 +93,7 @@ def boxes_of(
 
 
 def _indices(placement: Any, total: int, count: int, index: int) -> list[tuple[int, int]]:
-    """The ranges of a dimension of ``total`` indices that one of ``count`` ranks holds, cut as ``torch.chunk`` does."""
+    """Return the ranges of a dimension of ``total`` indices of one of ``count`` ranks, cut as by ``torch.chunk``."""
     if not isinstance(placement, _StridedShard):
         return [_chunk(total, count, index)]
     found = []
@@ -111,7 +111,7 @@ def _chunk(total: int, count: int, index: int) -> tuple[int, int]:
 
 
 def _cut(runs: _Runs, start: int, count: int) -> Iterator[tuple[int, int]]:
-    """The part of ranges between two positions in the order of the memory."""
+    """Yield the part of ranges between two positions in the order of the memory."""
     position = 0
     for first, length in runs:
         low, high = max(start, position), min(start + count, position + length)
@@ -131,6 +131,6 @@ def _joined(runs: Iterator[tuple[int, int]]) -> _Runs:
 
 
 def _with_places(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Ranges with their positions in memory."""
+    """Return ranges with their positions in memory."""
     places = itertools.accumulate([count for _, count in runs], initial=0)
     return [(start, count, place) for (start, count), place in zip(runs, places, strict=False)]

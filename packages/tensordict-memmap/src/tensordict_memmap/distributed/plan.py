@@ -42,7 +42,7 @@ class Box(NamedTuple):
         return prod(self.size)
 
     def contains(self, other: Box) -> bool:
-        """Whether another box lies inside.
+        """Return whether another box lies inside.
 
         >>> Box((0, 0), (4, 4)).contains(Box((1, 0), (3, 4))), Box((0,), (2,)).contains(Box((1,), (2,)))
         (True, False)
@@ -53,7 +53,7 @@ class Box(NamedTuple):
         )
 
     def cut(self, other: Box) -> Box | None:
-        """The part that both share; None if there is none.
+        """Return the part that both share; None if there is none.
 
         >>> Box((0, 0), (2, 4)).cut(Box((1, 2), (2, 4)))
         Box(offset=(1, 2), size=(1, 2))
@@ -64,7 +64,7 @@ class Box(NamedTuple):
         return Box(offset, size) if all(count > 0 for count in size) else None
 
     def slices(self, start: Sequence[int] | None = None) -> tuple[slice, ...]:
-        """The index of the box in a tensor whose first element has the position ``start`` of the whole.
+        """Return the index of the box in a tensor whose first element has the position ``start`` of the whole.
 
         >>> Box((2, 0), (3, 4)).slices((2, 0))
         (slice(0, 3, None), slice(0, 4, None))
@@ -74,7 +74,7 @@ class Box(NamedTuple):
 
 
 def whole(shape: Sequence[int]) -> Box:
-    """The box of a whole tensor.
+    """Return the box of a whole tensor.
 
     >>> whole((2, 3))
     Box(offset=(0, 0), size=(2, 3))
@@ -112,7 +112,7 @@ class ShardPlan:
         self._numbers: dict[Kind, int] = {}
 
     def add(self, name: str, dtype: torch.dtype, shape: Iterable[int], boxes: Iterable[Box]) -> None:
-        """Adds a tensor of which this rank holds the boxes; empty ones are left out."""
+        """Add a tensor of which this rank holds the boxes; empty ones are left out."""
         kind = Kind(dtype, tuple(shape), tuple(box for box in boxes if box.volume))
         number = self._numbers.setdefault(kind, len(self.kinds))
         if number == len(self.kinds):
@@ -126,7 +126,7 @@ class ShardPlan:
         return (self.names, self.kinds, self.column) == (other.names, other.kinds, other.column)
 
     def digest(self) -> str:
-        """A digest of the names, by which ranks notice that they have the same.
+        """Return a digest of the names, by which ranks notice that they have the same.
 
         >>> ShardPlan().digest() == ShardPlan().digest()
         True
@@ -134,14 +134,14 @@ class ShardPlan:
         return xxh3_128_hexdigest(orjson.dumps(self.names))
 
     def dumps(self, *, names: bool = True) -> bytes:
-        """The plan as a message, with its names or without, for a receiver that has them."""
+        """Return the plan as a message, with its names or without, for a receiver that has them."""
         kinds = [(str(kind.dtype), kind.shape, [tuple(box) for box in kind.boxes]) for kind in self.kinds]
         column = np.array(self.column, dtype=np.int32).tobytes()
         return pack(orjson.dumps(kinds), orjson.dumps(self.names) if names else b"", column)
 
     @classmethod
     def loads(cls, message: bytes, names: dict[bytes, list[str]] | None = None) -> ShardPlan:
-        """The plan of a message.
+        """Return the plan of a message.
 
         Args:
             message: the message.
@@ -163,7 +163,7 @@ class ShardPlan:
 
 
 def pack(*parts: bytes) -> bytes:
-    """Joins byte strings to one message, compressed: columns of many layers repeat themselves.
+    """Join byte strings to one message, compressed: columns of many layers repeat themselves.
 
     >>> unpack(pack(b"one", b""))
     [b'one', b'']
@@ -174,7 +174,7 @@ def pack(*parts: bytes) -> bytes:
 
 
 def unpack(message: bytes, raw: int | None = None) -> list[Any]:
-    """The byte strings of a message; the one with the number ``raw`` stays compressed."""
+    """Return the byte strings of a message; the one with the number ``raw`` stays compressed."""
     count = int(np.frombuffer(message[:8], dtype=np.int64)[0])
     sizes = np.frombuffer(message[8 : 8 * (count + 1)], dtype=np.int64).tolist()
     parts, position = [], 8 * (count + 1)

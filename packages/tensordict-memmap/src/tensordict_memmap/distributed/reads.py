@@ -71,7 +71,7 @@ def read_ranges(
     check: Callable[[str, int], None] | None = None,
     count: Count | None = None,
 ) -> None:
-    """Reads boxes of saved tensors into memory, in parallel.
+    """Read boxes of saved tensors into memory, in parallel.
 
     Args:
         reads: the boxes.
@@ -167,7 +167,7 @@ def _read_runs(fd: int, path: str, part: Scattered, outer: int, run: int, first:
 
 
 def _copy_short_runs(fd: int, path: str, out: torch.Tensor, start: int, strides: Sequence[int]) -> None:
-    """Copies a part of a tensor from a mapping of the span that holds it."""
+    """Copy a part of a tensor from a mapping of the span that holds it."""
     width, size = out.element_size(), tuple(out.shape)
     end = start + width + sum((count - 1) * step for count, step in zip(size, strides, strict=True))
     base = start - start % syscalls.PAGE

@@ -91,19 +91,19 @@ class Link:
         return self._broken
 
     def close(self) -> None:
-        """Closes the connections, so that ranks that wait for this one get an error at once."""
+        """Close the connections, so that ranks that wait for this one get an error at once."""
         if self.team.link is self:
             self.team.link = None
         self._group = None
 
     def send(self, message: bytes, to: int, *, tag: int = 0) -> None:
-        """Sends a message to the rank with a place in the team."""
+        """Send a message to the rank with a place in the team."""
         self._move(torch.tensor([len(message)], dtype=torch.int64), to, tag, sends=True)
         if message:
             self._move(torch.frombuffer(bytearray(message), dtype=torch.uint8), to, tag, sends=True)
 
     def receive(self, source: int, timeout: float | None = None, *, tag: int = 0) -> bytes:
-        """Receives a message from the rank with a place in the team."""
+        """Receive a message from the rank with a place in the team."""
         size = torch.zeros(1, dtype=torch.int64)
         self._move(size, source, tag, timeout)
         message = torch.empty(int(size), dtype=torch.uint8)
@@ -132,7 +132,7 @@ class Link:
     # --- the star around the coordinator
 
     def gather(self, message: bytes) -> list[bytes | RankError]:
-        """Sends a message to the coordinator, which gets those of all ranks, or the error of one that is lost."""
+        """Send a message to the coordinator, which gets those of all ranks, or the error of one that is lost."""
         if not self.team.is_coordinator:
             self.send(message, 0)
             return []
@@ -146,18 +146,18 @@ class Link:
         return found
 
     def scatter(self, messages: Sequence[bytes]) -> None:
-        """Sends each other rank its message; a rank that is lost is left out, and `gather` finds that."""
+        """Send each other rank its message; a rank that is lost is left out, and `gather` finds that."""
         for peer in range(1, self.team.size):
             with contextlib.suppress(RankError):
                 self.send(messages[peer], peer)
 
     def from_coordinator(self) -> bytes:
-        """Receives a message of the coordinator, which itself may wait for other ranks as long as it may."""
+        """Receive a message of the coordinator, which itself may wait for other ranks as long as it may."""
         return self.receive(0, 2 * self.timeout + _GRACE)
 
 
 def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None = None) -> Link:
-    """Meets the other ranks of a team for one save.
+    """Meet the other ranks of a team for one save.
 
     Args:
         team: the ranks.
@@ -206,7 +206,7 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
 
 
 def _give_up(team: Team, numbers: list[int]) -> None:
-    """Records the saves that this rank cancelled since the ranks met, and tells those that wait for the coordinator."""
+    """Record the saves that this rank cancelled since the ranks met, and tell those that wait for the coordinator."""
     team.given_up = numbers
     if team.is_coordinator:
         with contextlib.suppress(RuntimeError):
@@ -214,7 +214,7 @@ def _give_up(team: Team, numbers: list[int]) -> None:
 
 
 def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> dict[str, Any]:
-    """Tells the coordinator that this rank arrived, and waits for its answer."""
+    """Tell the coordinator that this rank arrived, and wait for its answer."""
     store, place, reply = team.store, f"arrived/{team.index}", f"answer/{own['name']}"
     content = orjson.dumps(own)
     store.set(place, content)
@@ -248,7 +248,7 @@ def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
 
 
 def _replace(store: Any, place: str, content: bytes, other: bytes) -> bool:
-    """Replaces the content of a key, unless another rank has replaced it; a store that is lost lets go of it too."""
+    """Replace the content of a key, unless another rank has replaced it; a store that is lost lets go of it too."""
     try:
         return bool(store.compare_set(place, content.decode(), other.decode()) == other)
     except RuntimeError:
@@ -264,7 +264,7 @@ def _await(
     cancelled: Cancelled | None,
     number: int | None = None,
 ) -> tuple[bytes, str | None]:
-    """Waits until a rank has set a key of the store; returns its content, or what that rank did instead.
+    """Wait until a rank has set a key of the store; return its content, or what that rank did instead.
 
     ``number`` is that of the save for which the answer of the coordinator is awaited.
     """
@@ -296,14 +296,14 @@ def _given_up_by_the_coordinator(store: Any) -> list[int]:
 
 
 def late_text(timeout: float) -> str:
-    """Returns the part of an error message about a rank that is late."""
+    """Return the part of an error message about a rank that is late."""
     return f"did not arrive within {timeout:g} s (timeout=)"
 
 
 def _await_rank(
     team: Team, index: int, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
 ) -> tuple[bytes, str | None]:
-    """Waits until a rank has arrived for the same save; returns what it said, or what it did instead.
+    """Wait until a rank has arrived for the same save; return what it said, or what it did instead.
 
     If a rank is at another save, although neither rank cancelled one, one of the two has skipped a save; after a while
     its answer is accepted as it is.
@@ -340,7 +340,7 @@ def _answer(store: Any, arrived: dict[str, Any], answer: dict[str, Any]) -> None
 
 
 def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> dict[str, Any]:
-    """Waits for all ranks, and answers each."""
+    """Wait for all ranks, and answers each."""
     store = team.store
     deadline = time.monotonic() + timeout
     failures: dict[int, dict[str, Any]] = {}
@@ -370,7 +370,7 @@ def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
 def _await_all(
     team: Team, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
 ) -> tuple[dict[int, bytes], dict[int, str]]:
-    """Waits for all other ranks; returns what those said that arrived, and what the others did, by place."""
+    """Wait for all other ranks; return what those said that arrived, and what the others did, by place."""
     contents: dict[int, bytes] = {}
     late: dict[int, str] = {}
     for index in range(1, team.size):
@@ -401,7 +401,7 @@ _OWN_FIELDS = frozenset({"link", "host", "name", "names", "number", "given_up", 
 
 
 def _disagreement(arrived: dict[int, dict[str, Any]]) -> dict[int, dict[str, object]]:
-    """Returns the failure of ranks whose request differs from that of the coordinator."""
+    """Return the failure of ranks whose request differs from that of the coordinator."""
     first = arrived[0]
     for one in arrived.values():
         for field in first.keys() - _OWN_FIELDS:

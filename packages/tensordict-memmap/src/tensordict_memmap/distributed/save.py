@@ -93,7 +93,7 @@ class ShardedSave:
             self.error = error
 
     def hold(self) -> None:
-        """Copies what this rank holds to host memory, for a save in the background."""
+        """Copy what this rank holds to host memory, for a save in the background."""
         if self.error is None:
             try:
                 self._release = self.held.copy_to_host()
@@ -103,12 +103,12 @@ class ShardedSave:
                 self.error = error
 
     def _prepare(self) -> None:
-        """Describes the tensordict before the ranks meet, unless they have to tell each other the whole shapes."""
+        """Describe the tensordict before the ranks meet, unless they have to tell each other the whole shapes."""
         if self.held.dim is None and self._form is None:
             self._form = format_of(self.held, self.path, self.options)
 
     def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
-        """Saves together with the other ranks.
+        """Save together with the other ranks.
 
         Raises:
             RankError: Another rank failed, or did not answer in time. Errors of this rank are raised as they are.
@@ -167,14 +167,14 @@ class ShardedSave:
             raise
 
     def _threads(self, link: Link) -> int:
-        """The threads of this rank: those of the machine, divided by the ranks on it."""
+        """Return the threads of this rank: those of the machine, divided by the ranks on it."""
         here = link.hosts.count(link.hosts[self.team.index])
         return self.options.num_threads or max(executor.default_threads() // here, 1)
 
     # --- the steps of a rank
 
     def _meet(self, link: Link) -> None:
-        """Exchanges the lengths of parts of plain leaves, if ranks hold parts of them."""
+        """Exchange the lengths of parts of plain leaves, if ranks hold parts of them."""
         if self.held.dim is None:
             return
         found = report(link, lambda: orjson.dumps(self.held.lengths()))
@@ -196,7 +196,7 @@ class ShardedSave:
         return self._form or format_of(self.held, self.path, self.options)
 
     def _follow(self, link: Link, run: Run) -> None:
-        """What every rank but the coordinator does."""
+        """Do what every rank but the coordinator does."""
         self._meet(link)
         made: list[Format] = []
 
@@ -218,7 +218,7 @@ class ShardedSave:
         hear(link)
 
     def _write(self, form: Format, head: dict[str, Any], layout: Layout, share: Share, run: Run) -> bytes:
-        """Writes the share of this rank."""
+        """Write the share of this rank."""
         if not os.path.lexists(head["staged"]):
             raise FileNotFoundError(
                 f"{head['staged']} does not exist on rank {self.team.rank}, and ranks save to a shared file system; "
@@ -242,7 +242,7 @@ class ShardedSave:
         return hash_share(staged, layout, form.sizes(), self.team.index, self.team.size, run)
 
     def _tell_total(self, form: Format, share: Share) -> None:
-        """Tells the future how many bytes this rank writes."""
+        """Tell the future how many bytes this rank writes."""
         if self.on_total is not None:
             counts = np.array([sum(box.volume for box in boxes) for boxes in share.table])[share.column]
             widths = np.array([kind.dtype.itemsize for kind in form.plan.kinds], dtype=np.int64)
@@ -251,7 +251,7 @@ class ShardedSave:
     def _upload(
         self, link: Link, form: Format, head: dict[str, Any], layout: Layout, share: Share, run: Run
     ) -> list[bytes]:
-        """Uploads the share of this rank; returns what the coordinator hears from all of them."""
+        """Upload the share of this rank; return what the coordinator hears from all of them."""
         plan = UploadPlan(head["files"], head["sizes"], head["uploads"])
         self._tell_total(form, share)
         first = self.team.is_coordinator
@@ -316,7 +316,7 @@ class ShardedSave:
     def _commit_remote(
         self, link: Link, run: Run, form: Format, assignment: Assignment, layout: Layout, save_id: str
     ) -> None:
-        """Lets all ranks upload, and makes their save the current one at the URL."""
+        """Let all ranks upload, and make their save the current one at the URL."""
         store = Store(self.path)
         if not self.options.existsok and (store.is_file() or store.sizes()):
             raise RuntimeError(f"{self.path} exists, and existsok=False requires a new URL; choose another name")
@@ -333,7 +333,7 @@ class ShardedSave:
     def _write_all(
         self, link: Link, run: Run, form: Format, assignment: Assignment, layout: Layout, staged: str, save_id: str
     ) -> Manifest | None:
-        """Makes the staged files, lets all ranks write into them, and completes them."""
+        """Make the staged files, let all ranks write into them, and complete them."""
         maps = self._make_files(link, run, form, layout, staged)
         head = {"staged": staged, "maps": maps}
         where = layout.dumps()
@@ -347,7 +347,7 @@ class ShardedSave:
         return form.manifest(staged, layout, save_id, durable=run.durable, checksums=checksums)
 
     def _make_files(self, link: Link, run: Run, form: Format, layout: Layout, staged: str) -> bool:
-        """Makes the files that several ranks write, at their full size; returns whether mappings of them are fast."""
+        """Make the files that several ranks write, at their full size; return whether mappings of them are fast."""
         for folder in sorted({os.path.dirname(path) for path in layout.files if "/" in path}):
             os.makedirs(f"{staged}/{folder}", exist_ok=True)
         run.write_files(whole_writes(staged, layout))
@@ -364,7 +364,7 @@ class ShardedSave:
 
 
 def make_file(layout: Layout, number: int, staged: str, key: Any, made: list[bool]) -> None:
-    """Makes one file, with its blocks and its header."""
+    """Make one file, with its blocks and its header."""
     path, size = path_in(staged, layout.files[number]), layout.sizes[number]
     name = key[0] if len(key) == 1 else key
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | syscalls.BINARY

@@ -64,7 +64,7 @@ _teams: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Team]] = weakref.We
 
 
 def team_of(group: Any = None) -> Team:
-    """The team of a process group or a device mesh; None is the default process group.
+    """Return the team of a process group or a device mesh; None is the default process group.
 
     Raises:
         RuntimeError: There is no process group, or this process is not in the given one.
@@ -112,7 +112,7 @@ def _own_connection() -> Any:
 
 @functools.cache
 def host_name() -> str:
-    """A name of this machine since it was started: containers may share a name of the network."""
+    """Return a name of this machine since it was started: containers may share a name of the network."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
@@ -122,7 +122,7 @@ def host_name() -> str:
 
 
 def _mounts() -> str:
-    """The mount namespace of this process: mappings of a file are of one page cache where it is the same."""
+    """Return the mount namespace of this process: mappings of a file are of one page cache where it is the same."""
     try:
         return os.readlink("/proc/self/ns/mnt")
     except OSError:
@@ -130,12 +130,12 @@ def _mounts() -> str:
 
 
 def process_name() -> str:
-    """A name of this process that no other one has or will have."""
+    """Return a name of this process that no other one has or will have."""
     return f"{host_name()}|{os.getpid()}|{_started(os.getpid())}"
 
 
 def has_ended(name: str) -> bool:
-    """Whether a process has ended, if it ran on this machine; of others that is not known.
+    """Return whether a process has ended, if it ran on this machine; of others that is not known.
 
     >>> has_ended(process_name()), has_ended(process_name().rpartition("|")[0] + "|0")
     (False, True)

@@ -66,7 +66,7 @@ class UploadPlan:
                 self.parts.append((file, number, start, min(start + step, size)))
 
     def bounds(self, file: int) -> list[int]:
-        """Where the parts of a file start, and where the last one ends."""
+        """Return where the parts of a file start, and where the last one ends."""
         return [*range(0, self.sizes[file], part_size(self.sizes[file])), self.sizes[file]]
 
 
@@ -79,7 +79,7 @@ def bytes_of_share(
     *,
     is_coordinator: bool,
 ) -> list[ByteRanges]:
-    """What a rank has of each file; the coordinator has the headers too."""
+    """Return what a rank has of each file; the coordinator has the headers too."""
     found = [ByteRanges() for _ in layout.files]
     if is_coordinator:
         for number, path in enumerate(layout.files):
@@ -100,7 +100,7 @@ def bytes_of_share(
 
 
 def exchange(link: Link, plan: UploadPlan, make: Callable[[], Sequence[ByteRanges]]) -> np.ndarray:
-    """Tells every rank how many bytes each one has of each part; returns a row for each part.
+    """Tell every rank how many bytes each one has of each part; return a row for each part.
 
     Args:
         link: the connections.
@@ -129,7 +129,7 @@ def _counts(plan: UploadPlan, ranges: Sequence[ByteRanges], file: int) -> list[i
 def upload_share(
     link: Link, store: Store, plan: UploadPlan, ranges: Sequence[ByteRanges], counts: np.ndarray, run: Run
 ) -> bytes:
-    """Uploads the parts of this rank.
+    """Upload the parts of this rank.
 
     Returns:
         The numbers and tags of the uploaded parts, as a message.
@@ -185,7 +185,7 @@ _DATA = 1
 
 
 def _owner(row: np.ndarray, load: np.ndarray) -> int:
-    """The rank that uploads a part: of those with the most bytes of it the one with the least to upload so far."""
+    """Return the rank that uploads a part: of those with most of its bytes the one with the least to upload so far."""
     most = np.flatnonzero(row == row.max())
     owner = int(most[load[most].argmin()]) if row.any() else 0
     load[owner] += int(row.sum())
@@ -260,12 +260,12 @@ class Target:
             raise
 
     def head(self) -> dict[str, Any]:
-        """What other ranks have to know."""
+        """Return what other ranks have to know."""
         plan = self.plan
         return {"url": self.store.url, "files": plan.files, "sizes": plan.sizes, "uploads": plan.uploads}
 
     def complete(self, found: Sequence[bytes], whole: Sequence[FileWrite], manifest: Manifest | None) -> None:
-        """Completes the uploads of all ranks, writes the other files, and makes the save the current one."""
+        """Complete the uploads of all ranks, write the other files, and make the save the current one."""
         tags: dict[int, dict[int, str]] = {}
         for message in found:
             for file, number, tag in orjson.loads(message):
@@ -282,7 +282,7 @@ class Target:
         self.store.fs.invalidate_cache()
 
     def abort(self) -> None:
-        """Removes everything that was uploaded."""
+        """Remove everything that was uploaded."""
         for path, upload in zip(self.plan.files, self.plan.uploads, strict=True):
             if upload:
                 self.calls.abort(path, upload)

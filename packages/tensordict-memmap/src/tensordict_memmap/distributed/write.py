@@ -34,7 +34,7 @@ def writes_of(
     *,
     maps: bool,
 ) -> list[FileWrite]:
-    """The writes of a rank.
+    """Return the writes of a rank.
 
     Args:
         folder: the staged folder or file.
@@ -78,14 +78,14 @@ def writes_of(
 def pieces_of(
     share: Share, tensor: int, key: Path, shape: Sequence[int], parts: Sequence[Part], offset: int
 ) -> Iterator[tuple[int, torch.Tensor, int] | Scattered]:
-    """The pieces of one tensor that a rank writes: offset in the file, values and bytes, or a scattered part."""
+    """Yield the pieces of one tensor that a rank writes: offset in the file, values and bytes, or a scattered part."""
     for box in share.boxes(tensor):
         piece = _piece(key, held_view(parts, box, key), box, shape, offset)
         yield piece if isinstance(piece, Scattered) else (piece[0], piece[2], piece[3])
 
 
 def held_view(parts: Sequence[Part], box: Box, key: Path) -> torch.Tensor:
-    """The memory of a box that lies inside one of the parts that a rank holds.
+    """Return the memory of a box that lies inside one of the parts that a rank holds.
 
     Raises:
         ValueError: The rank does not hold it.
@@ -99,7 +99,7 @@ def held_view(parts: Sequence[Part], box: Box, key: Path) -> torch.Tensor:
 
 
 def byte_strides(shape: Sequence[int], width: int) -> tuple[int, ...]:
-    """The strides in bytes of a tensor in a file.
+    """Return the strides in bytes of a tensor in a file.
 
     >>> byte_strides((2, 3, 4), 8)
     (96, 32, 8)
@@ -131,7 +131,7 @@ def _name(key: Path) -> Any:
 
 
 def _long_runs(part: Scattered) -> Iterator[FileRange | Scattered]:
-    """Yields the runs of a scattered part as ranges if they are long, else the part."""
+    """Yield the runs of a scattered part as ranges if they are long, else the part."""
     outer, run = part.run()
     if run < _LONG_RUN:
         yield part

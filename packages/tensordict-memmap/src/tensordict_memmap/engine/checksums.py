@@ -58,27 +58,27 @@ class Extent:
         self._hashes: list[int | None] = [None] * -(-nbytes // block)
 
     def put(self, start: int, value: int) -> None:
-        """Records the hash of the block that starts at ``start``, relative to the range."""
+        """Record the hash of the block that starts at ``start``, relative to the range."""
         self._hashes[start // self.block] = value
 
     def missing(self) -> Iterator[tuple[int, int]]:
-        """Yields the start and size of each block without a hash."""
+        """Yield the start and size of each block without a hash."""
         for number, value in enumerate(self._hashes):
             if value is None:
                 start = number * self.block
                 yield start, min(self.block, self.nbytes - start)
 
     def read_back(self, fd: int, start: int, nbytes: int) -> None:
-        """Reads the block that starts at ``start`` from the file and records its hash."""
+        """Read the block that starts at ``start`` from the file and record its hash."""
         self.put(start, hash_of_file(fd, self.offset + start, nbytes))
 
     def checksum(self) -> str:
-        """Returns the checksum, once every block has a hash."""
+        """Return the checksum, once every block has a hash."""
         return _joined(self.block, [value for value in self._hashes if value is not None])
 
 
 def checksum_of(data: bytes | memoryview) -> str:
-    """Returns the checksum of bytes.
+    """Return the checksum of bytes.
 
     >>> checksum_of(b"abc")
     'xxh3_64/4194304:f267cda02014e7eb'
@@ -88,12 +88,12 @@ def checksum_of(data: bytes | memoryview) -> str:
 
 
 def hash_bytes(data: bytes | memoryview) -> int:
-    """Returns the hash of the bytes of one block."""
+    """Return the hash of the bytes of one block."""
     return xxh3_64_intdigest(data)
 
 
 def hash_of_file(fd: int, offset: int, nbytes: int) -> int:
-    """Returns the hash of one block of an open file."""
+    """Return the hash of one block of an open file."""
     state = xxh3_64()
     for position in range(offset, offset + nbytes, _HOT):
         state.update(syscalls.read_at(fd, min(_HOT, offset + nbytes - position), position))
@@ -101,7 +101,7 @@ def hash_of_file(fd: int, offset: int, nbytes: int) -> int:
 
 
 def join_hashes(block: int, hashes: bytes) -> str:
-    """Returns the checksum of blocks.
+    """Return the checksum of blocks.
 
     Args:
         block: the block size in bytes.
@@ -114,7 +114,7 @@ def join_hashes(block: int, hashes: bytes) -> str:
 
 
 def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str]:
-    """Returns the digits of the checksums of many ranges of memory, each of at most one block.
+    """Return the digits of the checksums of many ranges of memory, each of at most one block.
 
     Args:
         addresses: the addresses of the ranges.
@@ -139,7 +139,7 @@ def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str
 
 
 def read_checksum(text: str) -> int | None:
-    """Returns the block size of a checksum; None if its algorithm is unknown.
+    """Return the block size of a checksum; None if its algorithm is unknown.
 
     >>> read_checksum("xxh3_64/4194304:f267cda02014e7eb"), read_checksum("md5:0")
     (4194304, None)

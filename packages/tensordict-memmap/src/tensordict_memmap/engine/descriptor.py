@@ -44,7 +44,7 @@ class Descriptor(itertools.chain[None]):
     _number: list[Any]
 
     def __new__(cls, make: Callable[..., int], *arguments: Any) -> Self:
-        """Calls the function and stores the number."""
+        """Call the function and store the number."""
         number: list[Any] = [None]
         # The first item of this iterator closes the descriptor if it is open, and all others do nothing.
         made: Self = _chain(cls, map(os.close, iter(number.pop, None)), _NOTHING)
@@ -53,11 +53,11 @@ class Descriptor(itertools.chain[None]):
         return made
 
     def fileno(self) -> int:
-        """Returns the number; -1 once it is closed."""
+        """Return the number; -1 once it is closed."""
         return self._number[1] if len(self._number) > 1 else -1
 
     def close(self) -> None:
-        """Closes the descriptor; does nothing if it is closed.
+        """Close the descriptor; do nothing if it is closed.
 
         Raises:
             OSError: The system reports an error of an earlier write. The descriptor is closed.
@@ -67,7 +67,7 @@ class Descriptor(itertools.chain[None]):
     __del__ = itertools.chain.__next__  # not a function of Python, which could be interrupted before it closes
 
     def __enter__(self) -> Self:
-        """Returns itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -58,7 +58,7 @@ class DirectFile:
         self._is_refused = False
 
     def put(self, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
-        """Writes ranges of memory one after another to ``offset`` of the file."""
+        """Write ranges of memory one after another to ``offset`` of the file."""
         end = offset + sum(sizes)
         low, high = -(-offset // _BLOCK) * _BLOCK, end // _BLOCK * _BLOCK
         if high - low < DIRECT_MIN or self._is_refused:
@@ -92,12 +92,12 @@ class DirectFile:
         syscalls.write_at(self._fd, address, nbytes, offset)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 def _staging() -> int:
-    """Returns the address of this thread's aligned block of `STAGING_BYTES`."""
+    """Return the address of this thread's aligned block of `STAGING_BYTES`."""
     block = getattr(_local, "block", None)
     if block is None:
         block = _local.block = np.empty(STAGING_BYTES + _BLOCK, dtype=np.uint8)

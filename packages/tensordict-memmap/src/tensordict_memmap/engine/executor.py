@@ -26,7 +26,7 @@ Job = Callable[[], None]
 
 
 def check_cancelled(cancelled: Callable[[], bool] | None) -> None:
-    """Raises a ``CancelledError`` if the function says that the save was cancelled."""
+    """Raise a ``CancelledError`` if the function says that the save was cancelled."""
     if cancelled is not None and cancelled():
         raise CancelledError("the save was cancelled")
 
@@ -40,7 +40,7 @@ class _Pool:
         self._threads = 0
 
     def start(self, task: Job) -> bool:
-        """Runs a task on an idle thread or a new one; returns False if none can be had.
+        """Run a task on an idle thread or a new one; return False if none can be had.
 
         If an exception arrives, a thread may not be counted as idle any more; it still takes tasks.
         """
@@ -78,7 +78,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def default_threads() -> int:
-    """Returns the default number of threads: one for each processor that this process may use, at most 8.
+    """Return the default number of threads: one for each processor that this process may use, at most 8.
 
     >>> default_threads() >= 1
     True
@@ -100,7 +100,7 @@ class _Queues:
         return sum(map(len, self._untouched))
 
     def take(self, queue: deque[Job], from_end: bool) -> tuple[deque[Job], bool, Job] | None:
-        """Takes the next job for a thread that worked on ``queue``.
+        """Take the next job for a thread that worked on ``queue``.
 
         The job comes from that queue, else from one that no thread has begun, else from the longest. A thread that
         joins the queue of another thread takes jobs from its end, far from those of the other thread.
@@ -121,7 +121,7 @@ class _Queues:
             return queue, from_end, queue.pop() if from_end else queue.popleft()
 
     def clear(self) -> None:
-        """Drops all jobs, and with them the tensors that they write."""
+        """Drop all jobs, and with them the tensors that they write."""
         self._untouched.clear()
         self._begun = []
 
@@ -139,7 +139,7 @@ class _Crew:
         self._begun: list[threading.Lock] = []  # for each helper that has begun, a lock that it holds until it ends
 
     def serve(self) -> None:
-        """Runs jobs until none is left, one has failed, or the call is cancelled."""
+        """Run jobs until none is left, one has failed, or the call is cancelled."""
         queue, from_end = deque[Job](), False
         try:
             while not self.is_stopped:
@@ -154,7 +154,7 @@ class _Crew:
             self.is_stopped = True
 
     def help(self) -> None:
-        """Runs jobs in another thread than that of the call, unless the call has ended."""
+        """Run jobs in another thread than that of the call, unless the call has ended."""
         running = threading.Lock()
         with running:
             with self._lock:
@@ -164,7 +164,7 @@ class _Crew:
             self.serve()
 
     def close(self) -> None:
-        """Lets no other thread begin, and waits for those that have begun, whatever arrives meanwhile.
+        """Let no other thread begin, and wait for those that have begun, whatever arrives meanwhile.
 
         Raises:
             KeyboardInterrupt: It arrived meanwhile, or any other exception of a signal handler.
@@ -194,7 +194,7 @@ def run(
     threads: int | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Runs each job once, on several threads including the caller's.
+    """Run each job once, on several threads including the caller's.
 
     The first job that raises stops the others, and its error is raised here. So does a ``KeyboardInterrupt``: jobs that
     have begun end first.

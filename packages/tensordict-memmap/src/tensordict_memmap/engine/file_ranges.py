@@ -21,7 +21,7 @@ def file_ranges(
     begins: Sequence[int],
     sizes: Sequence[int],
 ) -> tuple[list[FileRange | Run], list[tuple[int, int]]]:
-    """Returns the ranges that write tensors to a file; consecutive small tensors form one run.
+    """Return the ranges that write tensors to a file; consecutive small tensors form one run.
 
     Args:
         keys: the nested keys of the tensors, for errors.
@@ -60,7 +60,7 @@ def file_ranges(
 
 
 def _stacked(key: object, source: Stacked, offset: int) -> Iterator[FileRange]:
-    """Yields a range for each part of stacked tensors."""
+    """Yield a range for each part of stacked tensors."""
     first, dim = source.parts[0], source.dim
     size = prod(first.shape[dim:]) * first.element_size()
     rows = [part.detach().flatten(0, dim - 1) if dim else part.detach()[None] for part in source.parts]

@@ -34,7 +34,7 @@ def run_save(
     pbar: bool | None = False,
     where: str = "memory",
 ) -> Any:
-    """Runs a planned save, now or in the background.
+    """Run a planned save, now or in the background.
 
     Args:
         run: the function that saves.
@@ -137,7 +137,7 @@ class SaveFuture(Future[Any]):
         del self, work  # the traceback of an error leads here, and its files and tensors are freed with the future
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for the save and returns its result, or raises its error.
+        """Wait for the save and return its result, or raise its error.
 
         Args:
             timeout: the maximum number of seconds to wait; None waits until the save is done.
@@ -153,7 +153,7 @@ class SaveFuture(Future[Any]):
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Waits for the save and returns its error, or None; `result` has the same argument.
+        """Wait for the save and return its error, or None; `result` has the same argument.
 
         >>> TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True).exception() is None
         True
@@ -162,7 +162,7 @@ class SaveFuture(Future[Any]):
         return super().exception(timeout)
 
     def _ask(self) -> None:
-        """Records that the program learns whether the save fails."""
+        """Record that the program learns whether the save fails."""
         self._is_asked = True
         _failed.pop(self._number, None)
 
@@ -203,7 +203,7 @@ class SaveFuture(Future[Any]):
         return self.bytes_written / spent if spent > 0 else 0.0
 
     def cancel(self) -> bool:
-        """Cancels the save and waits until it has stopped. No files are left, and an earlier save is unchanged.
+        """Cancel the save and wait until it has stopped. No files are left, and an earlier save is unchanged.
 
         Returns:
             Whether the save was cancelled; False if it was already done or being committed.
@@ -220,7 +220,7 @@ class SaveFuture(Future[Any]):
         return isinstance(super().exception(), CancelledError)
 
     def cancelled(self) -> bool:
-        """Whether `cancel` has cancelled the save.
+        """Return whether `cancel` has cancelled the save.
 
         >>> future = TensorDict({"a": torch.ones(3)}, [3]).save("run", return_early=True)
         >>> _ = future.result()
@@ -231,7 +231,7 @@ class SaveFuture(Future[Any]):
 
 
 def end_pending(earlier: SaveFuture | None, pending: str) -> None:
-    """Waits for an earlier save in the background, or cancels it.
+    """Wait for an earlier save in the background, or cancel it.
 
     Args:
         earlier: its future; None if there is none.
@@ -260,7 +260,7 @@ def _message(where: str, error: BaseException) -> str:
 
 
 def _report() -> None:
-    """Prints the messages about failed saves at the end of the program, when all threads have ended."""
+    """Print the messages about failed saves at the end of the program, when all threads have ended."""
     for message in _failed.values():
         print(message, file=sys.stderr)
 

@@ -15,7 +15,7 @@ __all__ = ["gc_paused"]
 
 @contextlib.contextmanager
 def gc_paused(short: bool = True) -> Iterator[Callable[[], None]]:
-    """Pauses the garbage collector during a short block that creates no reference cycles.
+    """Pause the garbage collector during a short block that creates no reference cycles.
 
     The collector is shared by the process: if several threads pause it, it is enabled when the first one is done.
 

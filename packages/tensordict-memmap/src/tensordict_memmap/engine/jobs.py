@@ -34,7 +34,7 @@ Part = Contiguous | Run | Scattered | Strided | ViaTorch
 
 
 def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
-    """Waits until the devices of tensors have computed their values."""
+    """Wait until the devices of tensors have computed their values."""
     # Writer threads copy on separate streams, which do not wait for the stream that computes.
     for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
@@ -49,7 +49,7 @@ def cut_into_jobs(
     kernels: ModuleType | None,
     extents: Mapping[int, Extent] | None = None,
 ) -> Iterator[tuple[object, Write, int]]:
-    """Splits the sources of a file into jobs.
+    """Split the sources of a file into jobs.
 
     Args:
         parts: the sources.
@@ -83,7 +83,7 @@ def cut_into_jobs(
 
 
 def _kernel_jobs(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Write, int]]:
-    """Splits a strided source into jobs for kernels: ranges in C order, or blocks of rows if rows are very long."""
+    """Split a strided source into jobs for kernels: ranges in C order, or blocks of rows if rows are very long."""
     width, shape = part.width, part.shape
     layout = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
     axis = dense_axis(shape, part.strides)
@@ -112,7 +112,7 @@ _local = threading.local()
 
 
 def _staging() -> int:
-    """Returns the address of this thread's staging block."""
+    """Return the address of this thread's staging block."""
     block = getattr(_local, "block", None)
     if block is None:
         block = _local.block = np.empty(STAGING_BYTES, dtype=np.uint8)
@@ -134,7 +134,7 @@ def _write_range(
     extent: Extent | None,
     file: Sink,
 ) -> None:
-    """Writes the items ``first`` to ``last``.
+    """Write the items ``first`` to ``last``.
 
     Packing stops at multiples of ``unit`` items, which are whole rows. Writes end at multiples of half the staging
     block in the file; bytes that are packed beyond that go with the next write.
@@ -170,7 +170,7 @@ def _write_rows(
     last: int,
     file: Sink,
 ) -> None:
-    """Writes, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` of the axes after it, row by row."""
+    """Write, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` of the axes after it, row by row."""
     width, staging = part.width, _staging()
     behind, nbytes = prod(part.shape[axis + 1 :]), (last - first) * width
     kernels.pack_block(staging, part.address, *layout, axis, row, rows, first, last, width)
@@ -185,7 +185,7 @@ def _write_array(chunk: np.ndarray, offset: int, file: Sink) -> None:
 
 
 def _contiguous(chunk: np.ndarray) -> np.ndarray:
-    """Copies an array to contiguous memory, in tiles if it is dense along another axis than the last.
+    """Copy an array to contiguous memory, in tiles if it is dense along another axis than the last.
 
     NumPy and torch copy row by row. Each item of a row then lies on another page, and a long row needs more pages than
     the processor has translations of, which takes up to ten times as long.
@@ -216,7 +216,7 @@ def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, file: Sin
 
 
 def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
-    """Copies a chunk to this thread's pinned block on this thread's stream, while other threads write."""
+    """Copy a chunk to this thread's pinned block on this thread's stream, while other threads write."""
     streams = getattr(_local, "streams", None)
     if streams is None:
         streams = _local.streams = {}

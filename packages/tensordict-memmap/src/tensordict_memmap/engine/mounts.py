@@ -14,7 +14,7 @@ _MOUNTS = "/proc/self/mountinfo"
 
 
 def is_on_network(path: str) -> bool:
-    """Returns whether a path lies on a network file system; False where the system does not say.
+    """Return whether a path lies on a network file system; False where the system does not say.
 
     >>> is_on_network(".")
     False
@@ -24,7 +24,7 @@ def is_on_network(path: str) -> bool:
 
 @functools.cache
 def _is_network(device: int, mounts: str = _MOUNTS) -> bool:
-    """Returns whether a device is a network file system, by the list of mounts in proc_pid_mountinfo(5)."""
+    """Return whether a device is a network file system, by the list of mounts in proc_pid_mountinfo(5)."""
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()

@@ -20,7 +20,7 @@ _DELAY = 2.0
 
 
 def shows_progress(pbar: bool | None) -> bool:
-    """Whether a call measures its progress: as ``pbar`` says, and by default if standard error is a terminal.
+    """Return whether a call measures its progress: as ``pbar`` says, and by default if standard error is a terminal.
 
     >>> shows_progress(True), shows_progress(False)
     (True, False)
@@ -37,7 +37,7 @@ def shows_progress(pbar: bool | None) -> bool:
 def progress_bar(
     total: int, also: Callable[[int], None] | None = None, *, delay: float | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Shows the number of written bytes on standard error.
+    """Show the number of written bytes on standard error.
 
     Args:
         total: the number of bytes to write.
@@ -64,7 +64,7 @@ def progress_bar(
 
 @contextlib.contextmanager
 def progress_if_long(total: int, pbar: bool | None) -> Iterator[Callable[[int], None] | None]:
-    """Yields the function of `progress_bar`, or None if ``pbar`` or the terminal rules out a bar."""
+    """Yield the function of `progress_bar`, or None if ``pbar`` or the terminal rules out a bar."""
     if not shows_progress(pbar):
         yield None
         return

@@ -24,7 +24,7 @@ __all__ = ["run_offsets", "scatter_jobs"]
 
 
 def scatter_jobs(part: Scattered) -> Iterator[tuple[object, Callable[[Sink], None], int]]:
-    """Splits a scattered part into jobs; yields the key, the function that writes, and the bytes of each.
+    """Split a scattered part into jobs; yield the key, the function that writes, and the bytes of each.
 
     >>> source = torch.arange(6, dtype=torch.uint8).view(3, 2)
     >>> with open("columns.bin", "wb") as file:
@@ -42,7 +42,7 @@ def scatter_jobs(part: Scattered) -> Iterator[tuple[object, Callable[[Sink], Non
 
 
 def run_offsets(part: Scattered, outer: int, first: int, count: int) -> list[int]:
-    """The offsets in the file of ``count`` runs of a part, from number ``first`` in C order.
+    """Return the offsets in the file of ``count`` runs of a part, from number ``first`` in C order.
 
     >>> run_offsets(Scattered("x", torch.zeros(2, 2, 3), 100, (60, 20, 4)), 2, 1, 3)
     [120, 160, 180]
@@ -73,7 +73,7 @@ def _write(part: Scattered, outer: int, run: int, chunk: torch.Tensor, first: in
 
 
 def _copy(fd: int, address: int, run: int, offsets: list[int]) -> None:
-    """Copies runs into a mapping of the span of the file that holds them."""
+    """Copy runs into a mapping of the span of the file that holds them."""
     base, end = min(offsets), max(offsets) + run
     with syscalls.mapped_range(fd, base, end - base) as mapped:
         steps = {later - earlier for earlier, later in itertools.pairwise(offsets)}

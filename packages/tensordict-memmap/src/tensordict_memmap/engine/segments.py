@@ -26,7 +26,7 @@ __all__ = ["Segment", "join_segments", "whole_extent"]
 def join_segments(
     parts: Iterable[Contiguous | Run | Scattered | Strided | ViaTorch], extents: Mapping[int, Extent]
 ) -> Iterator[Segment | Scattered | Strided | ViaTorch]:
-    """Joins contiguous sources that are consecutive in the file into segments; yields other sources unchanged.
+    """Join contiguous sources that are consecutive in the file into segments; yield other sources unchanged.
 
     Args:
         parts: sources in the order of the file, none of them empty.
@@ -48,7 +48,7 @@ def join_segments(
 
 
 def whole_extent(part: Contiguous | Strided, extents: Mapping[int, Extent]) -> Extent | None:
-    """Returns the extent that covers exactly this source, if there is one."""
+    """Return the extent that covers exactly this source, if there is one."""
     extent = extents.get(part.offset)
     return extent if extent is not None and extent.nbytes == part.nbytes else None
 
@@ -93,7 +93,7 @@ class Segment:
         self._bounds = list(accumulate(self._sizes, initial=parts[0].offset))
 
     def jobs(self) -> Iterator[tuple[object, functools.partial[None], int]]:
-        """Yields, for each range of the file, the key of a tensor in it, the function that writes it, and its size."""
+        """Yield, for each range of the file, the key of a tensor in it, the function that writes it, and its size."""
         start, end = self._bounds[0], self._bounds[-1]
         most = SMALL_RANGES_BYTES if not self._hashed and are_ranges_small(end - start, len(self._sizes)) else JOB_BYTES
         for bound in range(start - start % most, end, most):
@@ -101,18 +101,18 @@ class Segment:
             yield self._key((low + high) // 2), functools.partial(self._write, low, high), high - low
 
     def _key(self, position: int) -> object:
-        """Returns the key of the tensor at a position of the file."""
+        """Return the key of the tensor at a position of the file."""
         number = bisect_right(self._bounds, position) - 1
         place = bisect_right(self._firsts, number) - 1
         part = self._parts[place]
         return part.key if isinstance(part, Contiguous) else part.keys[number - self._firsts[place]]
 
     def _numbers(self, low: int, high: int) -> tuple[int, int]:
-        """Returns the first and the end of the numbers of the memory ranges between two positions of the file."""
+        """Return the first and the end of the numbers of the memory ranges between two positions of the file."""
         return bisect_right(self._bounds, low) - 1, bisect_left(self._bounds, high)
 
     def _within(self, low: int, high: int) -> tuple[list[int], list[int]]:
-        """Returns the addresses and sizes of the memory ranges between two positions of the file."""
+        """Return the addresses and sizes of the memory ranges between two positions of the file."""
         first, last = self._numbers(low, high)
         addresses, sizes = self._addresses[first:last], self._sizes[first:last]
         skipped = low - self._bounds[first]
@@ -136,12 +136,12 @@ class Segment:
         blocks.hash_up_to(self._bounds[-1])
 
     def _parts_within(self, low: int, high: int) -> range:
-        """Returns the numbers of the sources between two positions of the file."""
+        """Return the numbers of the sources between two positions of the file."""
         first, last = self._numbers(low, high)
         return range(bisect_right(self._firsts, first) - 1, bisect_left(self._firsts, last))
 
     def _hash_runs(self, low: int, high: int) -> None:
-        """Hashes the tensors of runs that begin between two positions of the file."""
+        """Hash the tensors of runs that begin between two positions of the file."""
         first, last = bisect_left(self._bounds, low), bisect_left(self._bounds, high)
         for place in self._parts_within(low, high):
             part = self._parts[place]
@@ -150,7 +150,7 @@ class Segment:
                 part.digits[begin:end] = digits_of_ranges(part.addresses[begin:end], part.sizes[begin:end])
 
     def _blocks(self, low: int, high: int) -> Iterator[tuple[Extent, int, range, int]]:
-        """Yields the blocks whose middle is between two positions: extent, start in it, range in the file, address.
+        """Yield the blocks whose middle is between two positions: extent, start in it, range in the file, address.
 
         A block may extend beyond the job: bytes that one job hashes are still in the cache when the next writes them.
         """
@@ -177,7 +177,7 @@ class _Blocks:
         self._done = 0
 
     def hash_up_to(self, position: int) -> None:
-        """Hashes the bytes before a position of the file."""
+        """Hash the bytes before a position of the file."""
         while self._block is not None:
             extent, start, place, address = self._block
             first, last = place.start + self._done, min(place.stop, position)

@@ -55,7 +55,7 @@ class Sink:
         self._turn = threading.Lock()
 
     def reserve(self, offset: int, nbytes: int) -> bool:
-        """Reserves the disk blocks of a range; returns False if the file system does not support it.
+        """Reserve the disk blocks of a range; return False if the file system does not support it.
 
         Raises:
             OSError: The disk is full.
@@ -71,7 +71,7 @@ class Sink:
 
     @contextlib.contextmanager
     def open_range(self, offset: int, nbytes: int, count: int = 1) -> Iterator[Put]:
-        """Yields a function that writes bytes to one range of the file, in any order.
+        """Yield a function that writes bytes to one range of the file, in any order.
 
         Args:
             offset: the offset of the range in the file.
@@ -93,7 +93,7 @@ class Sink:
 
 
 def is_mapping_fast(fd: int) -> bool:
-    """Whether threads copy into mappings of a file about as fast as they write.
+    """Return whether threads copy into mappings of a file about as fast as they write.
 
     They are slower on tmpfs and on network file systems, whose device number is 0.
     """
@@ -101,7 +101,7 @@ def is_mapping_fast(fd: int) -> bool:
 
 
 def _copy_ranges(base: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
-    """Copies memory ranges one after another to a mapping whose offset 0 would be at ``base``."""
+    """Copy memory ranges one after another to a mapping whose offset 0 would be at ``base``."""
     target = base + offset
     for address, nbytes in zip(addresses, sizes, strict=True):
         syscalls.copy(target, address, nbytes)
@@ -109,7 +109,7 @@ def _copy_ranges(base: int, addresses: Sequence[int], sizes: Sequence[int], offs
 
 
 def reserve_file(fd: int, nbytes: int) -> None:
-    """Reserves the disk blocks for a file of ``nbytes`` bytes, and extends a shorter file to that size.
+    """Reserve the disk blocks for a file of ``nbytes`` bytes, and extend a shorter file to that size.
 
     Raises:
         OSError: The disk is full; the size of the file is unchanged.
@@ -126,7 +126,7 @@ def reserve_file(fd: int, nbytes: int) -> None:
 
 
 def reserve_files(files: Iterable[tuple[object, str]]) -> None:
-    """Reserves the disk blocks for files that have their full size; skips absent ones.
+    """Reserve the disk blocks for files that have their full size; skips absent ones.
 
     Args:
         files: the key and path of each file.
@@ -142,7 +142,7 @@ def reserve_files(files: Iterable[tuple[object, str]]) -> None:
 
 @contextlib.contextmanager
 def error_context(key: object, path: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Adds a path, and a key unless it is None, to each ``OSError`` of a block."""
+    """Add a path, and a key unless it is None, to each ``OSError`` of a block."""
     try:
         yield
     except OSError as error:

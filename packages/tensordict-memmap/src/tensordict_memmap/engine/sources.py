@@ -124,7 +124,7 @@ class Scattered:
         return self.tensor.numel() * self.tensor.element_size()
 
     def run(self) -> tuple[int, int]:
-        """The number of leading dimensions that are not contiguous in the file, and the bytes of a contiguous run."""
+        """Return the number of leading dimensions that are not contiguous in the file, and the bytes of a run."""
         nbytes, dim = self.tensor.element_size(), self.tensor.dim()
         while dim and (self.strides[dim - 1] == nbytes or self.tensor.shape[dim - 1] == 1):
             dim -= 1
@@ -133,7 +133,7 @@ class Scattered:
 
 
 def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
-    """Classifies a source by its memory layout, without reading its values.
+    """Classify a source by its memory layout, without reading its values.
 
     Raises:
         TypeError: The source is not strided, its items are not plain numbers, or it has no memory of its own.
@@ -172,7 +172,7 @@ def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
 
 
 def check_memory(key: object, tensor: torch.Tensor) -> None:
-    """Refuses a tensor whose memory is elsewhere or was freed, before anything reads from its address.
+    """Refuse a tensor whose memory is elsewhere or was freed, before anything reads from its address.
 
     Raises:
         TypeError: It is of a class that wraps other tensors, such as ``DTensor``.
@@ -225,7 +225,7 @@ def _from_memory(
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Drops axes of size 1 and merges adjacent axes where possible; the shape of an empty array is ``(0,)``."""
+    """Drop axes of size 1 and merges adjacent axes where possible; the shape of an empty array is ``(0,)``."""
     if 0 in shape:
         return (0,), (strides[-1],)
     sizes: list[int] = []
@@ -243,7 +243,7 @@ def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[in
 
 
 def as_array(part: Strided) -> np.ndarray:
-    """Returns a strided source as a NumPy array with items of the same width."""
+    """Return a strided source as a NumPy array with items of the same width."""
     if isinstance(part.keep, torch.Tensor):
         array: np.ndarray = as_bits(part.keep.detach().as_subclass(torch.Tensor)).numpy()
         return array
@@ -254,12 +254,12 @@ _Array = TypeVar("_Array", torch.Tensor, np.ndarray)
 
 
 def detached(source: Any) -> Any:
-    """Detaches a source that is read later, so that ``p.data = ...`` on the original does not change it."""
+    """Detache a source that is read later, so that ``p.data = ...`` on the original does not change it."""
     return source.detach() if isinstance(source, torch.Tensor) else source
 
 
 def chunks(whole: _Array, width: int, most: int) -> Iterator[tuple[_Array, int]]:
-    """Yields parts of at most ``most`` bytes that are consecutive in C order, each with the index of its first item."""
+    """Yield parts of at most ``most`` bytes that are consecutive in C order, each with the index of its first item."""
     stack = [(whole, 0)]
     while stack:
         part, start = stack.pop()
@@ -278,7 +278,7 @@ def chunks(whole: _Array, width: int, most: int) -> Iterator[tuple[_Array, int]]
 
 
 def dense_axis(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Returns the axis with the smallest stride, or the last axis if packing in tiles would not be faster."""
+    """Return the axis with the smallest stride, or the last axis if packing in tiles would not be faster."""
     last = len(shape) - 1
     axis = min((axis for axis in range(len(shape)) if strides[axis]), key=lambda axis: abs(strides[axis]), default=last)
     return last if strides[-1] == 0 or abs(strides[axis]) == abs(strides[-1]) else axis

@@ -103,7 +103,7 @@ def _error(code: int, path: str | None = None) -> OSError:
 
 
 def write_at(fd: int, address: int, nbytes: int, offset: int) -> None:
-    """Writes the ``nbytes`` bytes at ``address`` to ``offset`` of a file, in as many system calls as necessary."""
+    """Write the ``nbytes`` bytes at ``address`` to ``offset`` of a file, in as many system calls as necessary."""
     data = view(address, nbytes)
     while data:
         done = _pwrite(fd, data[:_LARGEST_WRITE], offset)
@@ -113,7 +113,7 @@ def write_at(fd: int, address: int, nbytes: int, offset: int) -> None:
 
 
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
-    """Reads ``nbytes`` bytes at ``offset`` of a file; fewer if the file ends before."""
+    """Read ``nbytes`` bytes at ``offset`` of a file; fewer if the file ends before."""
     parts = []
     while nbytes and (part := _pread(fd, min(nbytes, _LARGEST_WRITE), offset)):
         parts.append(part)
@@ -139,13 +139,13 @@ _preadv = getattr(os, "preadv", None)
 
 
 def view(address: int, nbytes: int) -> memoryview:
-    """Returns a read-only view of the memory at an address; the owner of the memory must outlive it."""
+    """Return a read-only view of the memory at an address; the owner of the memory must outlive it."""
     found: memoryview = _view_memory(address, nbytes, _PYBUF_READ)
     return found
 
 
 def items(address: int, count: int, size: int, step: int) -> np.ndarray:
-    """Returns memory as a one-dimensional array of opaque items; the owner of the memory must outlive it.
+    """Return memory as a one-dimensional array of opaque items; the owner of the memory must outlive it.
 
     Args:
         address: the address of the first item.
@@ -174,7 +174,7 @@ class _Items:
 
 
 def is_same_memory(first: int, second: int, nbytes: int) -> bool:
-    """Whether the bytes at two addresses are equal; other threads run meanwhile.
+    """Return whether the bytes at two addresses are equal; other threads run meanwhile.
 
     >>> data = ctypes.create_string_buffer(b"abcabd")
     >>> address = ctypes.addressof(data)
@@ -187,7 +187,7 @@ def is_same_memory(first: int, second: int, nbytes: int) -> bool:
 
 
 def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], offset: int) -> None:
-    """Writes many ranges of memory one after another to ``offset`` of a file, without joining them first."""
+    """Write many ranges of memory one after another to ``offset`` of a file, without joining them first."""
     if _pwritev is None:
         joined = b"".join(map(ctypes.string_at, addresses, sizes))
         buffer = ctypes.create_string_buffer(joined, len(joined))
@@ -215,7 +215,7 @@ def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], off
 
 
 def born(path: str) -> int:
-    """Returns the creation time of a file in nanoseconds, to detect reused inodes; 0 if unknown."""
+    """Return the creation time of a file in nanoseconds, to detect reused inodes; 0 if unknown."""
     if _statx is None:
         return 0
     record = ctypes.create_string_buffer(256)
@@ -227,7 +227,7 @@ def born(path: str) -> int:
 
 
 def reserve(fd: int, offset: int, nbytes: int) -> bool:
-    """Reserves the disk blocks of a range of a file; returns False if that is not supported.
+    """Reserve the disk blocks of a range of a file; return False if that is not supported.
 
     Raises:
         OSError: The disk is full.
@@ -244,7 +244,7 @@ def reserve(fd: int, offset: int, nbytes: int) -> bool:
 
 
 def scatter(folder: str) -> bool:
-    """Sets a flag so that new subfolders of a folder get separate block groups; returns False if not supported.
+    """Set a flag so that new subfolders of a folder get separate block groups; return False if not supported.
 
     ext4 places files in the block group of their folder, and whenever it creates one it skips the inodes that were
     freed there in the last minutes. After a large save was removed, that takes longer than the rest of a new save.
@@ -263,7 +263,7 @@ def scatter(folder: str) -> bool:
 
 
 def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
-    """Maps a page-aligned range of a file and returns its address; the descriptor may be closed afterwards.
+    """Map a page-aligned range of a file and return its address; the descriptor may be closed afterwards.
 
     ``mmap.mmap`` keeps a descriptor for each mapping, and thousands of leaves would exceed the limit of a process.
     """
@@ -276,7 +276,7 @@ def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
 
 
 def keep_open(fd: int) -> int:
-    """Keeps the blocks of a file that is about to be unlinked, by a mapping of its first page.
+    """Keep the blocks of a file that is about to be unlinked, by a mapping of its first page.
 
     Freeing the blocks takes long. An open descriptor would keep them too, but a forked child would inherit it, and
     could not tell later whether its number belongs to another file. A child does not inherit this mapping.
@@ -294,7 +294,7 @@ def keep_open(fd: int) -> int:
 
 
 def most_mappings() -> int | None:
-    """Returns the maximum number of mappings of a process; None if unknown."""
+    """Return the maximum number of mappings of a process; None if unknown."""
     try:
         with open("/proc/sys/vm/max_map_count") as file:
             return int(file.read())
@@ -303,14 +303,14 @@ def most_mappings() -> int | None:
 
 
 def unmap(address: int, nbytes: int) -> None:
-    """Removes a mapping of `map_file`."""
+    """Remove a mapping of `map_file`."""
     if _munmap is not None:
         _munmap(address, nbytes)
 
 
 @contextlib.contextmanager
 def mapped_range(fd: int, offset: int, nbytes: int) -> Iterator[int]:
-    """Maps a range of a file during a ``with`` block, in huge pages if possible, and yields its address."""
+    """Map a range of a file during a ``with`` block, in huge pages if possible, and yield its address."""
     skipped = offset % PAGE
     address = map_file(fd, nbytes + skipped, offset - skipped, shared=True)
     try:
@@ -322,26 +322,26 @@ def mapped_range(fd: int, offset: int, nbytes: int) -> Iterator[int]:
 
 
 def copy(target: int, source: int, nbytes: int) -> None:
-    """Copies memory from one address to another."""
+    """Copy memory from one address to another."""
     ctypes.memmove(target, source, nbytes)
 
 
 def sync_mapping(address: int, nbytes: int) -> None:
-    """Syncs changes made through a mapping to disk."""
+    """Sync changes made through a mapping to disk."""
     start = address - address % PAGE
     if _msync is not None and _msync(start, nbytes + address - start, 4 if LINUX else 0x10) != 0:
         raise _error(ctypes.get_errno())
 
 
 def read_ahead(address: int, nbytes: int) -> None:
-    """Starts reading exactly the pages of a range of a mapping into memory, without waiting for them."""
+    """Start reading exactly the pages of a range of a mapping into memory, without waiting for them."""
     start = address - address % PAGE
     if _madvise is not None and LINUX:
         _madvise(start, nbytes + address - start, _MADV_WILLNEED)  # may be refused
 
 
 def resident(address: int, nbytes: int, samples: int = 16) -> float:
-    """Returns the fraction of sampled pages of a mapping that are in memory; 1.0 if unknown."""
+    """Return the fraction of sampled pages of a mapping that are in memory; 1.0 if unknown."""
     if _mincore is None or nbytes <= 0:
         return 1.0
     first, last = address // PAGE, (address + nbytes - 1) // PAGE
@@ -357,12 +357,12 @@ def resident(address: int, nbytes: int, samples: int = 16) -> float:
 
 
 def exchange(a: str, b: str) -> bool:
-    """Exchanges two folders or files in one atomic step; returns False if that is not supported."""
+    """Exchange two folders or files in one atomic step; return False if that is not supported."""
     return _rename(a, b, _RENAME_EXCHANGE)
 
 
 def rename_new(source: str, target: str) -> bool:
-    """Renames a file or folder atomically only if the target is absent; returns False if that is not supported.
+    """Rename a file or folder atomically only if the target is absent; return False if that is not supported.
 
     Raises:
         FileExistsError: The target exists.
@@ -382,7 +382,7 @@ def _rename(source: str, target: str, flags: int) -> bool:
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """Syncs the content of a file to disk."""
+    """Sync the content of a file to disk."""
     with Descriptor(os.open, path, os.O_RDWR | BINARY) as file:
         os.fsync(file.fileno())
 
@@ -392,7 +392,7 @@ Stamp = tuple[int, int, int]
 
 
 def stamp(path: str) -> Stamp | None:
-    """Returns the stamp of a file; None if it is absent."""
+    """Return the stamp of a file; None if it is absent."""
     try:
         info = os.stat(path)
     except OSError:
@@ -401,7 +401,7 @@ def stamp(path: str) -> Stamp | None:
 
 
 def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None:
-    """Reads a small file; returns None if it is absent or not a regular file.
+    """Read a small file; return None if it is absent or not a regular file.
 
     Args:
         path: the file.
@@ -431,7 +431,7 @@ def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Syncs the file names in a folder to disk; does nothing on systems that cannot open folders."""
+    """Sync the file names in a folder to disk; do nothing on systems that cannot open folders."""
     if os.name != "posix":
         return
     with Descriptor(os.open, path, os.O_RDONLY | os.O_DIRECTORY) as folder:
@@ -439,7 +439,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def write_file(path: str, data: bytes, durable: bool) -> None:
-    """Writes a small file, and syncs it to disk if ``durable``."""
+    """Write a small file, and sync it to disk if ``durable``."""
     with open(path, "wb") as file:
         file.write(data)
         if durable:
@@ -448,7 +448,7 @@ def write_file(path: str, data: bytes, durable: bool) -> None:
 
 
 def read_parts(fd: int, parts: Sequence[memoryview], offset: int, path: str) -> None:
-    """Reads consecutive bytes at ``offset`` of a file into parts of memory, in order.
+    """Read consecutive bytes at ``offset`` of a file into parts of memory, in order.
 
     Raises:
         ValueError: The file ends before; the error names ``path``.
@@ -472,7 +472,7 @@ def read_parts(fd: int, parts: Sequence[memoryview], offset: int, path: str) -> 
 
 
 def free_memory() -> int:
-    """Returns the bytes of memory that programs may take; 0 if the system does not say."""
+    """Return the bytes of memory that programs may take; 0 if the system does not say."""
     try:
         with open("/proc/meminfo") as file:
             found = next((line for line in file if line.startswith("MemAvailable:")), None)
@@ -482,7 +482,7 @@ def free_memory() -> int:
 
 
 def read_into(fd: int, address: int, nbytes: int, offset: int, path: str) -> None:
-    """Reads ``nbytes`` bytes at ``offset`` of a file to an address; the owner of the memory must outlive the call.
+    """Read ``nbytes`` bytes at ``offset`` of a file to an address; the owner of the memory must outlive the call.
 
     Raises:
         ValueError: The file ends before; the error names ``path``.

@@ -84,7 +84,7 @@ SCATTER_MIN_FILES = 32
 
 
 def are_ranges_small(nbytes: int, count: int) -> bool:
-    """Whether memory ranges are too short, on average, to be copied into a mapping one by one.
+    """Return whether memory ranges are too short, on average, to be copied into a mapping one by one.
 
     >>> are_ranges_small(1 << 20, 4), are_ranges_small(1 << 20, 1000)
     (False, True)
@@ -93,7 +93,7 @@ def are_ranges_small(nbytes: int, count: int) -> bool:
 
 
 def is_long_removal(nbytes: int, files: int = 1) -> bool:
-    """Whether removing files takes so long that it should run in the background.
+    """Return whether removing files takes so long that it should run in the background.
 
     >>> is_long_removal(1000, 3), is_long_removal(1 << 30)
     (False, True)
@@ -102,7 +102,7 @@ def is_long_removal(nbytes: int, files: int = 1) -> bool:
 
 
 def is_unfilled(dst: torch.Tensor, src: torch.Tensor) -> bool:
-    """Whether most pages of ``dst`` are not in memory, so that writing to its file is faster than to its mapping."""
+    """Return whether most pages of ``dst`` are not in memory: writing to its file is faster than to its mapping."""
     if dst.nbytes < FILE_WRITE_MIN or getattr(dst, "handler", None) is None:
         return False
     if torch.is_grad_enabled() and (dst.requires_grad or src.requires_grad):
@@ -116,7 +116,7 @@ def is_unfilled(dst: torch.Tensor, src: torch.Tensor) -> bool:
 
 
 def is_cold(src: torch.Tensor, rows: torch.Tensor) -> bool:
-    """Whether most of the rows to read are not in memory, so that reading them with many threads is faster."""
+    """Return whether most of the rows to read are not in memory, so that reading them with many threads is faster."""
     if src.device.type != "cpu" or not syscalls.LINUX:
         return False
     row, first = src.stride(0) * src.element_size(), src.data_ptr()
@@ -132,7 +132,7 @@ _kernels_broken = False
 
 
 def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
-    """Returns the module of kernels if they save more time than loading or compiling them takes; else None.
+    """Return the module of kernels if they save more time than loading or compiling them takes; else None.
 
     Args:
         nbytes: the number of strided bytes that one call moves.

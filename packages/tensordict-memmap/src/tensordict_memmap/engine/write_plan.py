@@ -120,7 +120,7 @@ class _Open:
 
 
 def _create(path: str | os.PathLike[str], flags: int) -> Descriptor:
-    """Opens a file for writing; creates the file and its folder if they are absent."""
+    """Open a file for writing; create the file and its folder if they are absent."""
     flags |= os.O_RDWR | os.O_CREAT | syscalls.BINARY
     try:
         return Descriptor(os.open, path, flags, 0o666)
@@ -137,7 +137,7 @@ def write_files(
     progress: Callable[[int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Writes files from tensors in parallel, with less than 64 MiB of additional memory.
+    """Write files from tensors in parallel, with less than 64 MiB of additional memory.
 
     Args:
         files: the files with their ranges. Missing folders are created.
@@ -217,7 +217,7 @@ _BATCH = 32
 
 
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
-    """Writes files of one small tensor each, and files that are holes."""
+    """Write files of one small tensor each, and files that are holes."""
     for write, part in files:
         key = write.key if part is None else part.key
         with error_context(key, write.path), _create(write.path, os.O_TRUNC) as file:
@@ -238,7 +238,7 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
 
 
 def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> None:
-    """Hashes a block that jobs could not hash: it has several sources, or was not written sequentially."""
+    """Hash a block that jobs could not hash: it has several sources, or was not written sequentially."""
     with Descriptor(os.open, write.path, os.O_RDONLY | syscalls.BINARY) as file:
         extent.read_back(file.fileno(), start, nbytes)
 
@@ -249,7 +249,7 @@ def write_into(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Writes ranges into open files in parallel; ranges may overwrite or extend their content.
+    """Write ranges into open files in parallel; ranges may overwrite or extend their content.
 
     Args:
         targets: pairs of a file and a range to write there; several pairs may have the same file.
@@ -302,7 +302,7 @@ def _run_job(
 
 
 def _largest_key(write: FileWrite) -> object:
-    """Returns the key of the largest range of a file."""
+    """Return the key of the largest range of a file."""
     sizes: list[tuple[int, object]] = []
     for part in write.ranges:
         if isinstance(part, Run):

@@ -100,7 +100,7 @@ class Member:
 
 
 def local_header(member: Member, position: int, *, align: bool) -> bytes:
-    """Returns the local header of a stored member at ``position``; sets ``member.header`` and ``member.offset``."""
+    """Return the local header of a stored member at ``position``; set ``member.header`` and ``member.offset``."""
     name = member.name.encode()
     wide = struct.pack("<2H2Q", 1, 16, member.size, member.size) if member.size >= _WIDE else b""
     start = position + _LOCAL.size + len(name) + len(wide)
@@ -116,7 +116,7 @@ def local_header(member: Member, position: int, *, align: bool) -> bytes:
 
 
 def closing(members: list[Member], position: int) -> bytes:
-    """Returns the central directory and the end record of an archive, to be written at ``position``."""
+    """Return the central directory and the end record of an archive, to be written at ``position``."""
     parts = []
     for member in members:
         name = member.name.encode()
@@ -153,7 +153,7 @@ def closing(members: list[Member], position: int) -> bytes:
 
 
 def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str, Member]:
-    """Returns the members of an archive by name, without folders.
+    """Return the members of an archive by name, without folders.
 
     Args:
         data: all bytes of the archive.
@@ -198,7 +198,7 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
 
 
 def blocks(data: memoryview, member: Member, most: int) -> Iterator[bytes | memoryview]:
-    """Yields the content of a member, decompressed and verified, at most ``most`` bytes at a time.
+    """Yield the content of a member, decompressed and verified, at most ``most`` bytes at a time.
 
     Raises:
         ValueError: The payload is damaged: it has another size or checksum, or does not decompress.
@@ -240,7 +240,7 @@ def _decompressed(payload: memoryview, member: Member, most: int) -> Iterator[by
 
 
 def _lzma(payload: memoryview, size: int) -> tuple[lzma.LZMADecompressor, memoryview]:
-    """The decoder of LZMA in a zip file (APPNOTE, section 5.8), and the compressed bytes behind its properties."""
+    """Return the decoder of LZMA in a zip file (APPNOTE, section 5.8), and the bytes behind its properties."""
     _, length, numbers, dictionary = struct.unpack_from("<2HBI", payload)
     numbers, lc = divmod(numbers, 9)
     pb, lp = divmod(numbers, 5)
@@ -255,7 +255,7 @@ def _lzma(payload: memoryview, size: int) -> tuple[lzma.LZMADecompressor, memory
 
 
 def check_description(member: Member, where: str) -> None:
-    """Refuses a description that would take much more memory than the archive takes on the disk.
+    """Refuse a description that would take much more memory than the archive takes on the disk.
 
     Raises:
         ValueError: The description is too large for its compressed size.

@@ -46,7 +46,7 @@ Exact = dict[Path, Any]
 
 
 def parse(record: Any, exact: Exact, buffer: Any, nbytes: int, where: str) -> Node:
-    """Parses the description of a file to a schema, whose leaves have views of the file as their ``source``.
+    """Parse the description of a file to a schema, whose leaves have views of the file as their ``source``.
 
     Args:
         record: the description.
@@ -66,7 +66,7 @@ def parse(record: Any, exact: Exact, buffer: Any, nbytes: int, where: str) -> No
 
 
 def parse_extra(text: bytes) -> Exact:
-    """The exact forms of values in the bytes between the leaves and the description, by key.
+    """Return the exact forms of values in the bytes between the leaves and the description, by key.
 
     Raises:
         ValueError, KeyError, TypeError: They are damaged.
@@ -77,13 +77,13 @@ def parse_extra(text: bytes) -> Exact:
 
 
 def jagged(flat: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, ragged: int) -> torch.Tensor:
-    """A jagged tensor from its parts."""
+    """Return a jagged tensor from its parts."""
     made: torch.Tensor = torch.nested.nested_tensor_from_jagged(flat, offsets, lengths, jagged_dim=ragged)
     return made
 
 
 def _positions(node: Node) -> int:
-    """The number of values of a stack in memory."""
+    """Return the number of values of a stack in memory."""
     return sum(map(_positions, node.parts.values())) if isinstance(node, Parts) else prod(node.batch_size)
 
 
@@ -97,7 +97,7 @@ def _records(record: Any) -> Iterator[dict[str, Any]]:
 
 
 def end_of_leaves(record: Any) -> Any:
-    """The offset in the file where the bytes of the leaves end."""
+    """Return the offset in the file where the bytes of the leaves end."""
     stops = [0]
     for one in _records(record):
         table = one.get("leaves")

@@ -35,7 +35,7 @@ class Slot:
     ranges: list[tuple[int, int]]
 
     def views(self, storage: ByDtype) -> list[torch.Tensor]:
-        """The tensors of a leaf as views of a storage."""
+        """Return the tensors of a leaf as views of a storage."""
         views = []
         for part, (start, end) in zip(self.sources, self.ranges, strict=True):
             whole, begin = storage[part.dtype], start // part.element_size()
@@ -60,7 +60,7 @@ class ByDtype(dict[torch.dtype, torch.Tensor]):
 
 
 def lay_out(schema: Node) -> tuple[dict[str, Slot], int]:
-    """Numbers the leaves of a planned schema; returns their slots by ``leaf.file``, and the bytes of all."""
+    """Give the leaves of a planned schema numbers; return their slots by ``leaf.file``, and the bytes of all."""
     slots: dict[str, Slot] = {}
     total = 0
     for number, leaf in enumerate(leaves(schema)):
@@ -80,7 +80,7 @@ def _round_up(position: int, multiple: int) -> int:
 
 
 def stored_tensors(leaf: Leaf) -> list[torch.Tensor]:
-    """The tensors that a leaf is stored as: of a jagged tensor values, offsets and lengths, of any other itself."""
+    """Return the tensors that a leaf is stored as: values, offsets and lengths of a jagged tensor, or itself."""
     source = leaf.source
     assert source is not None
     if leaf.layout == "strided":
@@ -97,7 +97,7 @@ def stored_tensors(leaf: Leaf) -> list[torch.Tensor]:
 
 
 def describe(schema: Node, slots: dict[str, Slot]) -> bytes:
-    """The text behind the bytes of all tensors.
+    """Return the text behind the bytes of all tensors.
 
     Args:
         schema: the planned schema.

@@ -15,7 +15,7 @@ _END_OF_ARCHIVE = b"PK\5\6"
 
 
 def format_by_name(path: str) -> str:
-    """Returns the format that a save writes to a path, by its suffix.
+    """Return the format that a save writes to a path, by its suffix.
 
     >>> format_by_name("x.safetensors"), format_by_name("x.tdz"), format_by_name("x")
     ('safetensors', 'archive', 'tree')
@@ -26,7 +26,7 @@ def format_by_name(path: str) -> str:
 
 
 def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:
-    """Detects the format of a file.
+    """Detect the format of a file.
 
     Args:
         size: its size in bytes.
@@ -45,7 +45,7 @@ def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:
 
 
 def _is_header(head: bytes, size: int, read: Callable[[int, int], bytes]) -> bool:
-    """Whether a file starts with the header of a safetensors file that describes the rest of it."""
+    """Return whether a file starts with the header of a safetensors file that describes the rest of it."""
     length = int.from_bytes(head[:8], "little")
     try:
         load_header(read(8, length), size - 8 - length, "the file")

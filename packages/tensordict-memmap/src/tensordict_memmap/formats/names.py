@@ -63,7 +63,7 @@ PATH = re.compile(f"{_PART}(?:/{_PART}){{0,{MOST_PARTS - 1}}}")
 
 
 def check_path(path: str) -> str:
-    """Refuses all paths but plain relative paths of files inside the folder, except its manifest.
+    """Refuse all paths but plain relative paths of files inside the folder, except its manifest.
 
     Raises:
         ValueError: The path is absolute, leads out of the folder, or is that of a manifest.
@@ -77,7 +77,7 @@ def check_path(path: str) -> str:
 
 
 def encode_key(key: str) -> str:
-    """Returns the file name of a key, without a suffix.
+    """Return the file name of a key, without a suffix.
 
     >>> encode_key("weird/key.x"), encode_key(".."), encode_key("")
     ('weird%2Fkey.x', '%2E%2E', '%')
@@ -88,7 +88,7 @@ def encode_key(key: str) -> str:
 
 
 def is_escape(stem: object) -> bool:
-    """Whether a file name is one that `FileNames` makes for a collision.
+    """Return whether a file name is one that `FileNames` makes for a collision.
 
     >>> is_escape("%-0"), is_escape("../x")
     (True, False)
@@ -115,15 +115,15 @@ class FileNames:
         return name.casefold() if _IGNORES_CASE else name
 
     def leaf(self, key: str) -> str:
-        """Returns the stem for a tensor, whose file is ``stem.memmap``."""
+        """Return the stem for a tensor, whose file is ``stem.memmap``."""
         return self._take(key, (LEAF,))
 
     def nested(self, key: str) -> str:
-        """Returns the stem for a nested tensor, whose files are ``stem.memmap`` and ``stem.shape.memmap``."""
+        """Return the stem for a nested tensor, whose files are ``stem.memmap`` and ``stem.shape.memmap``."""
         return self._take(key, (LEAF, SHAPES))
 
     def node(self, key: str) -> str:
-        """Returns the name of the folder for a node."""
+        """Return the name of the folder for a node."""
         return self._take(key, ("",))
 
     def _take(self, key: str, endings: tuple[str, ...]) -> str:

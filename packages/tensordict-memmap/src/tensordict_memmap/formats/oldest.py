@@ -23,7 +23,7 @@ META_PT = "meta.pt"
 
 
 def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
-    """Returns the schema of a folder in the oldest layout.
+    """Return the schema of a folder in the oldest layout.
 
     Args:
         folder: the folder.

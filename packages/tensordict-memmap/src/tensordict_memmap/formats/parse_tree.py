@@ -41,27 +41,27 @@ class Folder(Protocol):
     """The part of a saved folder that the parser needs; paths are relative, with ``/`` between folders."""
 
     def read(self, path: str) -> bytes | None:
-        """The content of a regular file; None where there is none."""
+        """Return the content of a regular file; None where there is none."""
 
     def has(self, path: str) -> bool:
-        """Whether a file or folder has that path."""
+        """Return whether a file or folder has that path."""
 
     def names(self, path: str) -> list[str]:
-        """The names of the files and folders in a folder."""
+        """Return the names of the files and folders in a folder."""
 
     def numbered(self, path: str) -> list[int]:
-        """The folders in a folder that are named by numbers, as sorted numbers."""
+        """Return the folders in a folder that are named by numbers, as sorted numbers."""
 
 
 def damaged(key: Path, folder: str, what: str) -> ValueError:
-    """The error for an invalid description."""
+    """Return the error for an invalid description."""
     where = f"key {show(key)}" if key else "the saved tensordict"
     place = f"{folder}/{META}" if folder else META
     return ValueError(f"{where} is described in {place}, which {what}; restore the file or save again")
 
 
 def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int, ...] = (), only: Path = ()) -> Node:
-    """The schema of a saved folder, or of the nodes that lead to one nested key of it.
+    """Return the schema of a saved folder, or of the nodes that lead to one nested key of it.
 
     Args:
         folder: reads its files.
@@ -169,7 +169,7 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
 
 
 def _check_sizes(node: Dense, place: str) -> None:
-    """Refuses entries that do not start with the batch size of their node."""
+    """Refuse entries that do not start with the batch size of their node."""
     size, dims = node.batch_size, len(node.batch_size)
     for entry in node.entries.values() if dims else ():
         own = size if isinstance(entry, Parts) else entry.shape if isinstance(entry, Leaf) else entry.batch_size
@@ -182,12 +182,12 @@ def _check_sizes(node: Dense, place: str) -> None:
 
 
 def _is_entry(about: dict[str, Any]) -> bool:
-    """Whether a record describes an entry: the reference lets entries have any name."""
+    """Return whether a record describes an entry: the reference lets entries have any name."""
     return isinstance(about.get("dtype"), str) or isinstance(about.get("type"), str)
 
 
 def _raw(folder: Folder, place: str, name: str, ending: str, stem: str) -> str:
-    """The stem of a key that was written without encoding (``robust_key=False``), where there is such a file."""
+    """Return the stem of a key that was written without encoding (``robust_key=False``), where there is such a file."""
     safe = not {"/", "\\", "\0"} & set(name) and name not in ("", ".", "..")
     return name if safe and folder.has(_inside(place, name + ending)) else stem
 
@@ -256,7 +256,7 @@ def _parse_lazy(folder: Folder, record: dict[str, Any], place: str, key: Path, o
 
 
 def _elements(folder: Folder, record: dict[str, Any], place: str, key: Path) -> range:
-    """The numbers of the elements of a stack, none of which may be missing."""
+    """Return the numbers of the elements of a stack, none of which may be missing."""
     found = folder.numbered(place)
     count = record.get("_count", len(found))
     if type(count) is not int or not 0 <= count <= len(found) or found[:count] != list(range(count)):

@@ -41,7 +41,7 @@ STACK_PICKLE = "pickle.pkl"
 
 
 def name_files(node: Node, *, tie: bool = True, check: bool = True) -> Node:
-    """Gives each leaf of a planned schema its file, each node its folder, and each value its stored form.
+    """Give each leaf of a planned schema its file, each node its folder, and each value its stored form.
 
     Args:
         node: the schema, which is changed and returned.
@@ -104,7 +104,7 @@ def _name_leaf(leaf: Leaf, file: str, first_files: dict[Any, str] | None) -> Non
 
 
 def _value_files(node: Value, around: tuple[int, ...]) -> dict[str, bytes]:
-    """The files in the folder of non-tensor data, by name."""
+    """Return the files in the folder of non-tensor data, by name."""
     value, files = node.content(), {}
     node.value = value
     extra: dict[str, Any] = {}
@@ -142,7 +142,7 @@ def _value_files(node: Value, around: tuple[int, ...]) -> dict[str, bytes]:
 
 
 def describe(node: Node) -> dict[str, bytes]:
-    """The small files in the folder of a node, by name: its ``meta.json``, and what non-tensor data is stored as.
+    """Return the small files in the folder of a node, by name: its ``meta.json`` and those of non-tensor data.
 
     >>> from tensordict_core import TensorDict
     >>> from tensordict_memmap.schema.plan import plan

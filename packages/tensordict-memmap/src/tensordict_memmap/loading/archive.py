@@ -52,11 +52,11 @@ class Archive(ListedFolder):
         super().__init__(self.members)
 
     def renamed(self, path: str) -> None:
-        """Sets the path of the file after it was renamed."""
+        """Set the path of the file after it was renamed."""
         self.path = self.root = self.mapping.filename = path
 
     def read(self, path: str) -> bytes | None:
-        """Returns the content of an entry; None if it does not exist.
+        """Return the content of an entry; None if it does not exist.
 
         Raises:
             ValueError: The entry is damaged, or is a description that is much larger than the archive.
@@ -71,14 +71,14 @@ class Archive(ListedFolder):
         return b"".join(self.blocks(path))
 
     def blocks(self, path: str) -> Iterator[bytes | memoryview]:
-        """Yields the decompressed and verified content of an entry, a few megabytes at a time."""
+        """Yield the decompressed and verified content of an entry, a few megabytes at a time."""
         try:
             yield from blocks(self.data, self.members[path], JOB_BYTES)
         except ValueError as error:
             raise ValueError(f"the archive {self.path} is damaged at {path!r}: {error}; save it again") from None
 
     def verify(self) -> None:
-        """Verifies the CRC-32 of all entries on several threads.
+        """Verify the CRC-32 of all entries on several threads.
 
         Raises:
             ValueError: A checksum differs; the error names the entries.
@@ -159,5 +159,5 @@ class ArchiveOpener(LeafOpener):
 
 
 def bytes_of(mapping: Mapping) -> memoryview:
-    """Returns all bytes of a mapping."""
+    """Return all bytes of a mapping."""
     return memoryview(mapping.buffer).cast("B") if mapping.nbytes else memoryview(b"")

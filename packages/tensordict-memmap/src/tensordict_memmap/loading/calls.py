@@ -50,7 +50,7 @@ def load_memmap(
     cls: type[Any] | None = None,
     eager: bool | None = None,
 ) -> Any:
-    """Opens a save of any format as a tensordict that is mapped onto its files.
+    """Open a save of any format as a tensordict that is mapped onto its files.
 
     In-place writes change the files, depending on ``mode``. The result is not locked: an entry that is set or replaced
     is in memory only; ``make_memmap`` adds one to the folder.
@@ -162,7 +162,7 @@ load = load_memmap
 def describe_saved(
     prefix: str | os.PathLike[str], *, subpath: str | tuple[str, ...] | None = None, keys: Keys | None = None
 ) -> Node | Leaf:
-    """Returns the schema of a save, of a part of it, or of one tensor; no tensor is read."""
+    """Return the schema of a save, of a part of it, or of one tensor; no tensor is read."""
     request = LoadRequest(key_path(subpath), selection_of(keys), device=torch.device("meta"), allow_pickle=None)
     return describe(local_path(prefix), request)
 
@@ -175,7 +175,7 @@ def load_memmap_(
     mode: str | None = None,
     verify: str = "size",
 ) -> Any:
-    """Writes the values of a save into the entries of a tensordict, in place; missing keys are added as mapped entries.
+    """Write the values of a save into the entries of a tensordict, in place; missing keys are added as mapped entries.
 
     Raises:
         KeyError: The tensordict is locked and lacks a key; nothing is written then.
@@ -199,7 +199,7 @@ def load_memmap_(
 
 
 def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
-    """Updates a mapped tensordict with entries that were added to its folder or replaced there.
+    """Update a mapped tensordict with entries that were added to its folder or replaced there.
 
     Raises:
         RuntimeError: The tensordict is not mapped onto a folder.
@@ -222,7 +222,7 @@ def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
 
 
 def is_memmap(td: Any) -> bool:
-    """Whether all leaves of a tensordict are memory-mapped; without leaves, whether it was mapped and is locked since.
+    """Return whether all leaves of a tensordict are memory-mapped; without leaves, whether it is locked as mapped.
 
     >>> is_memmap(TensorDict({"a": torch.ones(2)}).memmap())
     True
@@ -243,7 +243,7 @@ def is_memmap(td: Any) -> bool:
 
 
 def take_over(td: Any, fresh: Any) -> Any:
-    """Moves the entries of ``fresh`` to the nodes of ``td``, keeping nodes of the same type and the lock of ``td``."""
+    """Move the entries of ``fresh`` to the nodes of ``td``, keeping nodes of the same type and the lock of ``td``."""
     locked, old, new = td.is_locked, plan(td), plan(fresh)
     _refresh_node(old, new)
     for name in ("mappings", "mode"):
@@ -252,7 +252,7 @@ def take_over(td: Any, fresh: Any) -> Any:
 
 
 def _refresh_node(old: Node, new: Node) -> bool:
-    """Updates a node in place; returns False if the nodes have different types."""
+    """Update a node in place; return False if the nodes have different types."""
     if (
         isinstance(old, Parts)
         and isinstance(new, Parts)
@@ -277,7 +277,7 @@ def _refresh_node(old: Node, new: Node) -> bool:
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    """Whether two tensors are mapped onto the same part of the same file."""
+    """Return whether two tensors are mapped onto the same part of the same file."""
     if not (isinstance(old, MemoryMappedTensor) and isinstance(new, MemoryMappedTensor)):
         return False
     place = (new.handler.identity, new.offset, new.shape, new.dtype, new.stride())
@@ -295,7 +295,7 @@ def from_safetensors(
     allow_pickle: bool = False,
     verify: str = "size",
 ) -> Any:
-    """Opens any safetensors file as a tensordict, without a copy.
+    """Open any safetensors file as a tensordict, without a copy.
 
     Args:
         path: the file, or the ``.safetensors.index.json`` of several; `load_memmap` opens URLs. Names of a

@@ -22,7 +22,7 @@ __all__ = ["bytes_of", "from_consolidated"]
 
 
 def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> Any:
-    """Opens a consolidated file, which `consolidate` wrote, without a copy.
+    """Open a consolidated file, which `consolidate` wrote, without a copy.
 
     Args:
         filename: the file.
@@ -51,7 +51,7 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
 
 
 def bytes_of(mapping: Mapping) -> torch.Tensor:
-    """All bytes of a mapping as a tensor."""
+    """Return all bytes of a mapping as a tensor."""
     if not mapping.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(mapping.buffer, dtype=torch.uint8)

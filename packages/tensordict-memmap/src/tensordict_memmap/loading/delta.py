@@ -76,7 +76,7 @@ class Base:
 def resolve(
     path: str, opened: Opened, request: LoadRequest, *, open_tree: OpenTree
 ) -> tuple[list[Opened], Part | None]:
-    """Opens the full save that a delta describes; returns its opened files and the requested part.
+    """Open the full save that a delta describes; return its opened files and the requested part.
 
     Args:
         path: the delta.
@@ -111,7 +111,7 @@ def resolve(
 
 
 def open_base(path: str | os.PathLike[str], *, open_tree: OpenTree) -> Base:
-    """Opens the save that a new delta is to be based on, all tensors of it.
+    """Open the save that a new delta is to be based on, all tensors of it.
 
     Raises:
         FileNotFoundError: There is no save.
@@ -127,7 +127,7 @@ def open_base(path: str | os.PathLike[str], *, open_tree: OpenTree) -> Base:
 
 
 def read_delta(path: str | os.PathLike[str]) -> DeltaRecord | None:
-    """Returns the record of a delta file, whose bases are not opened; None for any other save.
+    """Return the record of a delta file, whose bases are not opened; None for any other save.
 
     Raises:
         ValueError: The file is damaged.
@@ -148,7 +148,7 @@ def read_delta(path: str | os.PathLike[str]) -> DeltaRecord | None:
 def _whole(
     path: str, views: dict[str, torch.Tensor], record: DeltaRecord, wanted: Collection[str] | None, open_tree: OpenTree
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """The wanted tensors of the whole of a delta, and the paths of its bases, nearest first."""
+    """Return the wanted tensors of the whole of a delta, and the paths of its bases, nearest first."""
     deltas = [(path, views, record)]
     paths: list[str] = []
     while True:
@@ -174,7 +174,7 @@ def _whole(
 
 
 def _open_expected(path: str, record: DeltaRecord, open_tree: OpenTree) -> Base:
-    """Opens the base of a delta, and compares its identity with the recorded one."""
+    """Open the base of a delta, and compare its identity with the recorded one."""
     place = os.path.realpath(os.path.join(os.path.dirname(os.path.realpath(path)), *record.base.split("/")))
     try:
         base = _open(place, open_tree)
@@ -202,7 +202,7 @@ def _changed(path: str, place: str, reason: str) -> ValueError:
 def _tensor(
     name: str, about: DeltaTensor, held: Mapping[str, torch.Tensor], below: Mapping[str, torch.Tensor], path: str
 ) -> torch.Tensor:
-    """One tensor of a whole: that of the base, that of the delta, or that of the base with blocks of the delta."""
+    """Return one tensor of a whole: that of the base or of the delta, or that of the base with blocks of the delta."""
     stored = below.get(name) if about.tensor is None else held.get(about.tensor)
     if stored is None:
         place = "its base" if about.tensor is None else "the file"
@@ -259,7 +259,7 @@ def _open_packed(path: str) -> Base:
 
 
 def _read_header(path: str) -> tuple[bytes, Header, tuple[int, int]]:
-    """The bytes up to the end of the header of a file, the parsed header, and the identity of the file."""
+    """Return the bytes up to the end of the header of a file, the parsed header, and the identity of the file."""
     with Descriptor(os.open, path, os.O_RDONLY | syscalls.NO_WAIT | syscalls.BINARY) as file:
         info = os.fstat(file.fileno())
         return *read_header(file.fileno(), path), (info.st_dev, info.st_ino)
@@ -305,7 +305,7 @@ def _unsealed(path: str) -> ValueError:
 
 
 def contiguous_source(leaf: Leaf) -> torch.Tensor:
-    """The tensor of a planned leaf as its file has it: on the CPU and contiguous; a copy only if it is not."""
+    """Return the tensor of a planned leaf as its file has it: on the CPU and contiguous; a copy only if it is not."""
     if leaf.stacked is not None:
         tensor = torch.stack([part.detach() for part in leaf.stacked.parts], leaf.stacked.dim)
     else:
@@ -315,7 +315,7 @@ def contiguous_source(leaf: Leaf) -> torch.Tensor:
 
 
 def checksums_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The checksums of contiguous tensors, by name, computed on several threads; empty for those without bytes.
+    """Return the checksums of contiguous tensors, by name, computed on several threads; empty for those without bytes.
 
     >>> checksums_of({"a": torch.zeros(0), "b": torch.tensor([97, 98, 99], dtype=torch.uint8)})
     {'a': '', 'b': 'xxh3_64/4194304:f267cda02014e7eb'}

@@ -26,7 +26,7 @@ _MOST_ATTEMPTS = 200
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """The format of the save at a path; if there is none, the format that a save would have there.
+    """Return the format of the save at a path; if there is none, the format that a save would have there.
 
     >>> _ = TensorDict({"a": torch.zeros(3)}).consolidate("any.name")
     >>> kind_of("any.name"), kind_of("nothing.tdz"), kind_of("nothing")
@@ -36,7 +36,7 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 
 
 def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
-    """Opens a path in the format that it has when it is opened.
+    """Open a path in the format that it has when it is opened.
 
     Args:
         path: where it is.
@@ -57,7 +57,7 @@ def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
 
 
 def _presumed(path: str | os.PathLike[str]) -> tuple[str, _Witness] | None:
-    """The result of `_look` for nearly every file with the ending of safetensors, without reading its first bytes."""
+    """Return the result of `_look` for nearly every file with the ending of safetensors, but do not open the file."""
     if not str(path).endswith(ENDING):
         return None
     try:
@@ -72,7 +72,7 @@ def _witness(info: os.stat_result) -> _Witness:
 
 
 def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
-    """The format at a path, and the identity of the file."""
+    """Return the format at a path, and the identity of the file."""
     try:
         file = Descriptor(os.open, path, os.O_RDONLY | syscalls.NO_WAIT | syscalls.BINARY)
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
 
 
 def _holds_safetensors(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds one safetensors file or shards, and no tree."""
+    """Return whether a folder holds one safetensors file or shards, and no tree."""
     return any(os.path.isfile(os.path.join(folder, name)) for name in (INDEX_NAME, SINGLE_NAME)) and not any(
         os.path.lexists(os.path.join(folder, name)) for name in (META, META_PT)
     )

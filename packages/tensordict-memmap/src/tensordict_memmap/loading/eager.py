@@ -41,7 +41,7 @@ class _Read(NamedTuple):
 
 
 def in_memory(loaded: Any) -> Any:
-    """Returns a loaded tensordict or tensor with the values of its mapped tensors in memory.
+    """Return a loaded tensordict or tensor with the values of its mapped tensors in memory.
 
     Args:
         loaded: the tensordict or the tensor over mapped files.
@@ -85,7 +85,7 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
 
 
 def _reads(wanted: Iterable[tuple[Place, int, memoryview]]) -> Iterator[_Read]:
-    """Yields the requests that fill parts of memory from places in files."""
+    """Yield the requests that fill parts of memory from places in files."""
     dropped = memoryview(bytearray(_MAX_GAP))
     place: Place | None = None
     begin = end = 0
@@ -121,7 +121,7 @@ def _read(one: _Read) -> None:
 
 
 def is_worth_reading(path: str | os.PathLike[str], loaded: Any) -> bool:
-    """Whether a load is eager by default: from a network, at most a quarter of free memory.
+    """Return whether a load is eager by default: from a network, at most a quarter of free memory.
 
     >>> is_worth_reading(".", torch.zeros(3))
     False
@@ -132,7 +132,7 @@ def is_worth_reading(path: str | os.PathLike[str], loaded: Any) -> bool:
 
 
 def prefetch(td: Any, *keys: Any) -> Any:
-    """Starts reading the mapped tensors of entries from disk, without waiting for them.
+    """Start reading the mapped tensors of entries from disk, without waiting for them.
 
     Args:
         td: the tensordict, or a tensor.

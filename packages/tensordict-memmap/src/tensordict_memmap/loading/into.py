@@ -30,7 +30,7 @@ def compare(
     values: bool = False,
     allow_pickle: bool | None = None,
 ) -> Report:
-    """Compares the structure of a save, and on request its values, with another structure.
+    """Compare the structure of a save, and on request its values, with another structure.
 
     Args:
         source: a path, a URL, or a tensordict.
@@ -78,7 +78,7 @@ def load_into(
     rows: Rows | None = None,
     allow_pickle: bool | None = None,
 ) -> Report:
-    """Writes a save into the tensors of a tensordict or a module, after checking that it matches.
+    """Write a save into the tensors of a tensordict or a module, after checking that it matches.
 
     Args:
         target: a tensordict, which may be locked, or a module.

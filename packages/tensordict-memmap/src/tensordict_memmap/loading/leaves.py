@@ -36,7 +36,7 @@ _MANY = 10_000
 
 
 def check_mappable(count: int, root: str) -> None:
-    """Refuses to map more files than a process may map, since memory allocations would fail afterwards.
+    """Refuse to map more files than a process may map, since memory allocations would fail afterwards.
 
     Raises:
         RuntimeError: There are more files than mappings.
@@ -85,7 +85,7 @@ class LeafOpener:
         self.ties = False
 
     def __call__(self, leaf: Leaf) -> torch.Tensor:
-        """Returns the tensor of a leaf; tied leaves get the same tensor."""
+        """Return the tensor of a leaf; tied leaves get the same tensor."""
         if self.kept:
             tensor = self.kept.get(leaf.file)
             if tensor is not None:
@@ -132,7 +132,7 @@ class LeafOpener:
         return MemoryMappedTensor.from_handler(mapping, leaf.dtype, shape)
 
     def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[Descriptor, str]:
-        """Opens an existing file; returns its descriptor, and the mode that it can be mapped with."""
+        """Open an existing file; return its descriptor, and the mode that it can be mapped with."""
         mode = self.mode
         try:
             if mode is None or mode == "r+":
@@ -154,7 +154,7 @@ class LeafOpener:
             raise
 
     def _document(self, path: str, nbytes: int) -> bytes | None:
-        """Returns the content of a file under the root; None if it does not exist, b"" if it is longer.
+        """Return the content of a file under the root; None if it does not exist, b"" if it is longer.
 
         Of a dataset, whose files may be longer, it returns the first bytes.
         """

@@ -52,7 +52,7 @@ _MOST_ATTEMPTS = 20
 
 
 def open_any(path: str | os.PathLike[str], request: LoadRequest) -> Any:
-    """Returns the requested tensordict, unlocked, or tensor of a path or a URL.
+    """Return the requested tensordict, unlocked, or tensor of a path or a URL.
 
     Raises:
         ValueError: Its nodes or values are nested more deeply than Python can traverse; saves are nested at most 200
@@ -68,7 +68,7 @@ def open_any(path: str | os.PathLike[str], request: LoadRequest) -> Any:
 
 
 def describe(path: str | os.PathLike[str], request: LoadRequest) -> Node | Leaf:
-    """Returns the schema of the requested part; reads no data."""
+    """Return the schema of the requested part; read no data."""
     if is_remote(path):
         return _record(_open_remote(str(path), request), request)
     return opened(path, functools.partial(_describe_kind, path, request))
@@ -91,12 +91,12 @@ def _record(loaded: Any, request: LoadRequest) -> Node | Leaf:
 
 
 def _open_here(path: str | os.PathLike[str], request: LoadRequest) -> Any:
-    """Opens a local path; returns the requested tensor, or an unlocked tensordict."""
+    """Open a local path; return the requested tensor, or an unlocked tensordict."""
     return opened(path, functools.partial(_open_rows, path, request.private))
 
 
 def _open_rows(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
-    """Opens the requested rows, in memory if that was requested or is faster."""
+    """Open the requested rows, in memory if that was requested or is faster."""
     loaded = _open_kind(path, request, kind)
     if request.rows is not None:
         loaded = take_rows(loaded, request.rows)
@@ -109,7 +109,7 @@ def _open_rows(path: str | os.PathLike[str], request: LoadRequest, kind: str) ->
 
 
 def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
-    """Opens all rows of a save of the given format."""
+    """Open all rows of a save of the given format."""
     if kind == TREE:
         return read_folder(path, lambda folder: open_folder(folder, request))
     if kind == ARCHIVE:
@@ -132,18 +132,18 @@ def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) ->
 
 
 def open_packed(path: str | os.PathLike[str], request: LoadRequest) -> Any:
-    """Opens a safetensors file, shards, or a delta with its bases."""
+    """Open a safetensors file, shards, or a delta with its bases."""
     return load_packed(path, request, functools.partial(delta.resolve, open_tree=open_tree))
 
 
 def open_tree(path: str) -> Any:
-    """Opens a folder that deltas are based on: copy-on-write, with None in place of pickled values."""
+    """Open a folder that deltas are based on: copy-on-write, with None in place of pickled values."""
     request = LoadRequest(mode="r", allow_pickle=None)
     return read_folder(path, lambda folder: open_folder(folder, request))
 
 
 def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
-    """Returns the requested part of a loaded tensordict; ``notes`` are the annotations that it keeps."""
+    """Return the requested part of a loaded tensordict; ``notes`` are the annotations that it keeps."""
     chosen = whole
     if request.cls is not None and _is_wrapper(request.cls) and not isinstance(chosen, request.cls):
         chosen = request.cls._from_disk_form({}, {WRAPPED: chosen})
@@ -163,7 +163,7 @@ def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
 
 
 def _entry(node: Any, name: str) -> Any:
-    """The entry of a node, or the element of a lazy stack by its number; None if there is none."""
+    """Return the entry of a node, or the element of a lazy stack by its number; None if there is none."""
     if not isinstance(node, TensorCollection):
         return None
     inmost = node._inmost()
@@ -249,7 +249,7 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
 
 
 def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Node, Node | Leaf, Manifest | None]:
-    """Returns the schema of a save, its requested part, and the manifest if it adds to the schema."""
+    """Return the schema of a save, its requested part, and the manifest if it adds to the schema."""
     manifest = None
     with gc_paused():
         if isinstance(folder, Archive):
@@ -262,7 +262,7 @@ def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Nod
 
 
 def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
-    """Opens a folder in the tree format, or an archive, as an unlocked tensordict or as a tensor."""
+    """Open a folder in the tree format, or an archive, as an unlocked tensordict or as a tensor."""
     root, mode = folder.root, request.mode
     node, part, manifest = _read_tree(folder, request)
     archived = isinstance(folder, Archive)
@@ -294,7 +294,7 @@ def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
 
 
 def _refuse_compressed(archive: Archive, part: Node | Leaf) -> None:
-    """Refuses to open compressed entries for writing, because writes would not change the file."""
+    """Refuse to open compressed entries for writing, because writes would not change the file."""
     for leaf in [part] if isinstance(part, Leaf) else leaves(part):
         member = archive.members.get(leaf.file)
         if member is not None and not member.stored:
@@ -305,7 +305,7 @@ def _refuse_compressed(archive: Archive, part: Node | Leaf) -> None:
 
 
 def _part(node: Node, request: LoadRequest) -> Node | Leaf:
-    """Returns the requested part of a schema."""
+    """Return the requested part of a schema."""
     part: Node | Leaf = node
     for depth, key in enumerate(request.only, 1):
         part = _below(part, key)
@@ -321,7 +321,7 @@ def _part(node: Node, request: LoadRequest) -> Node | Leaf:
 
 
 def _built(part: Node | Leaf, opener: LeafOpener, request: LoadRequest, saved: Path | None) -> Any:
-    """The tensordict or tensor over the files."""
+    """Return the tensordict or tensor over the files."""
     if isinstance(part, Leaf):
         return opener(part)
     found = list(leaves(part))
@@ -360,7 +360,7 @@ def _below(node: Node | Leaf, key: str) -> Node | Leaf:
 
 
 def _find_manifest(root: str) -> Manifest | None:
-    """The manifest, if it says more than the descriptions do."""
+    """Return the manifest, if it says more than the descriptions do."""
     document = read_file(f"{root}/{NAME}")
     if document is not None and _says_nothing_more(document):
         return None
@@ -376,7 +376,7 @@ def _find_manifest(root: str) -> Manifest | None:
 
 
 def _is_listed(root: str) -> bool:
-    """Whether a manifest says how long the files of a folder are."""
+    """Return whether a manifest says how long the files of a folder are."""
     return ownership.manifest_for(root) is not None
 
 
@@ -387,7 +387,7 @@ def _tie(node: Node, manifest: Manifest | None, root: str) -> None:
 
 
 def _says_nothing_more(document: bytes) -> bool:
-    """Whether a manifest lists files only, as the descriptions do too; parsing thousands of lines takes time."""
+    """Return whether a manifest lists files only, as the descriptions do too; parsing thousands of lines takes time."""
     try:
         record = orjson.loads(document)
     except orjson.JSONDecodeError:
@@ -397,13 +397,13 @@ def _says_nothing_more(document: bytes) -> bool:
 
 
 def _describes(manifest: Manifest, root: str) -> bool:
-    """Whether the folder is the one that the manifest describes: another library may have saved over it."""
+    """Return whether the folder is the one that the manifest describes: another library may have saved over it."""
     entry = manifest.files.get(META)
     return entry is not None and os.path.getsize(f"{root}/{META}") == entry.size
 
 
 def _unpickled(folder: SavedFolder | Archive | RemoteFolder, value: Value) -> Any:
-    """The content of the pickle file of a value."""
+    """Return the content of the pickle file of a value."""
     assert value.pickle is not None
     data = folder.read(value.pickle)
     if data is None:
@@ -414,6 +414,6 @@ def _unpickled(folder: SavedFolder | Archive | RemoteFolder, value: Value) -> An
 
 
 def _is_wrapper(cls: type[Any]) -> bool:
-    """Whether a class wraps a tensordict, as tensorclasses do."""
+    """Return whether a class wraps a tensordict, as tensorclasses do."""
     own, default = getattr(cls, "_from_disk_form", None), TensorCollection._from_disk_form
     return own is not None and getattr(own, "__func__", None) is not getattr(default, "__func__", None)

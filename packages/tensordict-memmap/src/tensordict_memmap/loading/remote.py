@@ -81,18 +81,18 @@ class RemoteSave:
         self.kind = SAFETENSORS if packed else TREE
 
     def stored_path(self, path: str) -> str:
-        """The path under the URL of a file of the save, which lies in the folder of its snapshot."""
+        """Return the path under the URL of a file of the save, which lies in the folder of its snapshot."""
         return f"{self.snapshot}/{path}" if self.snapshot and path else path
 
     def was_replaced(self) -> bool:
-        """Whether another save replaced this one since it was opened."""
+        """Return whether another save replaced this one since it was opened."""
         if self.is_file:
             return self.store.version() != self.version
         found = current_snapshot(self.store)
         return found is not None and found.name != self.snapshot
 
     def folder(self) -> RemoteFolder | None:
-        """The files of a tree or of an archive, for parsing; None for a compressed archive."""
+        """Return the files of a tree or of an archive, for parsing; None for a compressed archive."""
         if self.kind == ARCHIVE:
             members = self._members()
             return None if members is None else RemoteFolder(self, members)
@@ -100,12 +100,12 @@ class RemoteSave:
 
     @contextlib.contextmanager
     def downloaded(self) -> Iterator[str]:
-        """A local copy of the save, removed at the end of the context."""
+        """Yield a local copy of the save, removed at the end of the context."""
         with temporary_folder() as folder:
             yield self.download(os.path.join(folder, self.store.name))
 
     def download(self, path: str) -> str:
-        """Copies the save to a new local path, in the local layout."""
+        """Copy the save to a new local path, in the local layout."""
         if self.is_file:
             self.store.fs.get_file(self.store.root, path)
             return path
@@ -127,7 +127,7 @@ class RemoteSave:
         return self.store.read_ranges([("", offset, end)])[0] if end > offset else b""
 
     def _members(self) -> dict[str, tuple[str, int, int]] | None:
-        """The file, offset and size of each member of an archive; None if the archive is compressed."""
+        """Return the file, offset and size of each member of an archive; None if the archive is compressed."""
         size = self.files[""]
         buffer = self.reader.reserve("", size)
         address = int(buffer.ctypes.data)
@@ -162,11 +162,11 @@ class RemoteFolder(ListedFolder):
         self._contents: dict[str, bytes] = {}
 
     def prefetch(self) -> None:
-        """Reads all descriptions at once, because each request takes a round trip."""
+        """Read all descriptions at once, because each request takes a round trip."""
         self._read_files([name for name in self.files if name.rpartition("/")[2] == META])
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None if there is no file."""
+        """Return the content of a file; None if there is no file."""
         if path in self.files and path not in self._contents:
             self._read_files([path])
         return self._contents.get(path)
@@ -213,7 +213,7 @@ class RemoteOpener(LeafOpener):
 
 
 def load_remote_packed(save: RemoteSave, request: LoadRequest) -> Any:
-    """Builds the tensordict of remote safetensors files: reads their headers and reserves memory for the tensors."""
+    """Build the tensordict of remote safetensors files: read their headers and reserve memory for the tensors."""
     where, part = save.url, None
     if save.is_file or INDEX_NAME not in save.files:
         opened = [_open(save, "" if save.is_file else SINGLE_NAME)]

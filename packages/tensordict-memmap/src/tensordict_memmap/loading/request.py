@@ -96,7 +96,7 @@ class LoadRequest:
 
 
 def key_path(subpath: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """A nested key as a tuple; None is the root.
+    """Return a nested key as a tuple; None is the root.
 
     >>> key_path(None), key_path("a"), key_path(("a", "b"))
     ((), ('a',), ('a', 'b'))
@@ -105,5 +105,5 @@ def key_path(subpath: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def selection_of(keys: Keys | None) -> Selection | None:
-    """The keys that patterns name; None is all."""
+    """Return the keys that patterns name; None is all."""
     return None if keys is None else Selection(keys)

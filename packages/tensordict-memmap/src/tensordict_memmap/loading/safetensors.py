@@ -72,7 +72,7 @@ Resolve = Callable[[str, Opened, LoadRequest], tuple[list[Opened], Part | None]]
 
 
 def load_packed(path: str | os.PathLike[str], request: LoadRequest, resolve: Resolve | None = None) -> Any:
-    """Opens a safetensors file, or a folder or an index of several.
+    """Open a safetensors file, or a folder or an index of several.
 
     Args:
         path: the file, the folder or the index.
@@ -112,7 +112,7 @@ def assembled(
     request: LoadRequest,
     read: Callable[[Iterable[torch.Tensor]], None] | None = None,
 ) -> Any:
-    """The tensordict of opened files.
+    """Return the tensordict of opened files.
 
     Args:
         opened: the tensors, the metadata and the mapping of each file.
@@ -159,7 +159,7 @@ def assembled(
 def _schema(
     tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], part: Part | None, where: str
 ) -> Node | torch.Size:
-    """The schema of a save, or the batch size of all nodes where the names of the tensors tell the structure."""
+    """Return the schema of a save, or the batch size of all nodes where the names of the tensors tell the structure."""
     if part is not None and part.schema is not None:
         return part.schema
     found = metadata.get(DIGEST)
@@ -175,7 +175,7 @@ def _schema(
 
 
 def chosen_part(names: Collection[str], metadata: Mapping[str, str], choice: Choice, where: str) -> Part | None:
-    """Returns the requested part of the tensors of several files; None if all are requested."""
+    """Return the requested part of the tensors of several files; None if all are requested."""
     if RECORD not in metadata:
         return part_of_names(keys_of(names), choice)
     return part_of_schema(parse(metadata[RECORD], where), names, choice)
@@ -198,7 +198,7 @@ def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tu
 
 
 def _shard(folder: str, name: str) -> str:
-    """The path of a shard: a file in a folder of ours; caches of published checkpoints consist of links."""
+    """Return the path of a shard: a file in a folder of ours; caches of published checkpoints consist of links."""
     path, manifest = os.path.join(folder, name), os.path.join(folder, NAME)
     if os.path.islink(path) and os.path.lexists(manifest) and not os.path.islink(manifest):
         raise ValueError(f"{path} is a link, and shards are files in the saved folder; replace the link by the file")
@@ -206,7 +206,7 @@ def _shard(folder: str, name: str) -> str:
 
 
 def open_file(path: str, mode: str, verify: str) -> Opened:
-    """Maps one safetensors file."""
+    """Map one safetensors file."""
     flags = syscalls.NO_WAIT | syscalls.BINARY
     with Descriptor(os.open, path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY)) as file:
         fd = file.fileno()
@@ -225,7 +225,7 @@ def open_file(path: str, mode: str, verify: str) -> Opened:
 
 
 def read_header(fd: int, path: str) -> tuple[bytes, Header]:
-    """Reads the start of an open safetensors file, up to the end of its header, and parses the header.
+    """Read the start of an open safetensors file, up to the end of its header, and parse the header.
 
     Raises:
         ValueError: It is not a regular file, or its header is damaged.
@@ -251,7 +251,7 @@ _NUMPY = {
 
 
 def views(mapping: FileMapping, header: Header) -> dict[str, torch.Tensor]:
-    """The tensors of a file over its mapping; their addresses need not be aligned."""
+    """Return the tensors of a file over its mapping; their addresses need not be aligned."""
     buffer, kinds = mapping.buffer, header.kinds
     if 2 * sum(map(operator.is_not, kinds, kinds[1:])) > len(kinds):  # mostly of another kind than the one before
         return dict(zip(header.names, _one_by_one(buffer, kinds, 0), strict=True))
@@ -287,7 +287,7 @@ def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Te
 def open_shards(
     path: str, document: bytes, open_one: Callable[[str], Opened], choice: Choice | None = None
 ) -> tuple[list[Opened], Part | None]:
-    """Opens the files that an index names, or only those that hold the requested part.
+    """Open the files that an index names, or only those that hold the requested part.
 
     Args:
         path: what errors call the index.
@@ -314,7 +314,7 @@ def open_shards(
 
 
 def _parse_index(path: str, document: bytes) -> tuple[dict[str, Any], list[str]]:
-    """The index of shards, and the names of the files in it, in order."""
+    """Return the index of shards, and the names of the files in it, in order."""
     try:
         index: dict[str, Any] = orjson.loads(document)
         files = sorted(set(index["weight_map"].values()))
@@ -331,7 +331,7 @@ def _parse_index(path: str, document: bytes) -> tuple[dict[str, Any], list[str]]
 
 
 def _check_places(path: str, places: Mapping[str, str], opened: Mapping[str, Opened]) -> None:
-    """Refuses files that hold other tensors than the index says."""
+    """Refuse files that hold other tensors than the index says."""
     for name, (tensors, _, _) in opened.items():
         wrong = [one for one in tensors if places.get(one) != name]
         if wrong:
@@ -346,7 +346,7 @@ def _check_places(path: str, places: Mapping[str, str], opened: Mapping[str, Ope
 
 
 def _check_save_ids(path: str, index: dict[str, Any], texts: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuses files of several saves; saves by several ranks have an id in each of their files."""
+    """Refuse files of several saves; saves by several ranks have an id in each of their files."""
     about = index.get("metadata")
     expected = about.get(SAVE_ID) if isinstance(about, dict) else None
     if expected is None and not any(SAVE_ID in found for found in texts.values()):

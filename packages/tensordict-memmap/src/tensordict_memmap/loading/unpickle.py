@@ -16,7 +16,7 @@ class PickleNotAllowed(ValueError, RuntimeError):
 
 
 def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bool | None) -> None:
-    """Fills in the pickled values of a schema.
+    """Fill in the pickled values of a schema.
 
     Args:
         schema: the schema.

@@ -123,7 +123,7 @@ class BlockCache:
         return all(self._complete)
 
     def _is_complete(self, file: int) -> bool:
-        """Whether all blocks of a file are present, and stay."""
+        """Return whether all blocks of a file are present, and stay."""
         return not self.is_bounded and bool(self.states[self._first[file] : self._first[file + 1]].all())
 
     @property
@@ -134,11 +134,11 @@ class BlockCache:
     # --- reading
 
     def fits(self, spans: Sequence[Spans]) -> bool:
-        """Whether all blocks of some spans can be present at once."""
+        """Return whether all blocks of some spans can be present at once."""
         return not self.is_bounded or len(self._blocks(spans)) <= self.most_blocks
 
     def read(self, spans: Sequence[Spans], copy: Callable[[], T]) -> T:
-        """Returns the result of ``copy``, called while all blocks of some spans are present.
+        """Return the result of ``copy``, called while all blocks of some spans are present.
 
         Args:
             spans: the byte ranges that ``copy`` reads; they must fit.
@@ -163,7 +163,7 @@ class BlockCache:
         raise OSError(f"other processes remove the blocks of {self.folder} while they are read; use a larger cache")
 
     def expect_rows(self, count: int, columns: Sequence[tuple[int, int]]) -> None:
-        """Prepares `read_present`.
+        """Prepare `read_present`.
 
         Args:
             count: the number of rows.
@@ -178,7 +178,7 @@ class BlockCache:
         self._removals_seen = -1
 
     def read_present(self, rows: np.ndarray[Any, Any], copy: Callable[[], T]) -> T | None:
-        """Returns the result of ``copy`` if all blocks of some rows are present, else None; the fast path of `read`.
+        """Return the result of ``copy`` if all blocks of some rows are present, else None; the fast path of `read`.
 
         Args:
             rows: the numbers of the rows.
@@ -195,7 +195,7 @@ class BlockCache:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _has_rows(self, rows: np.ndarray[Any, Any]) -> bool:
-        """Whether the blocks of some rows are present; they are marked as read then."""
+        """Return whether the blocks of some rows are present; they are marked as read then."""
         removals = self._removals.item(0)
         if removals != self._removals_seen:
             self._known[:] = 0
@@ -219,7 +219,7 @@ class BlockCache:
         return True
 
     def _learn(self, groups: np.ndarray[Any, Any]) -> None:
-        """Records of which groups of rows all blocks are present; they count as read."""
+        """Record of which groups of rows all blocks are present; they count as read."""
         known = np.ones(len(groups), bool)
         ends = []
         for file, width in self._columns:
@@ -246,7 +246,7 @@ class BlockCache:
         return True
 
     def _blocks(self, spans: Sequence[Spans]) -> np.ndarray[Any, Any]:
-        """The numbers of all blocks of some spans, in order."""
+        """Return the numbers of all blocks of some spans, in order."""
         found = [np.empty(0, np.int64)]
         for file, starts, ends in spans:
             first = starts // BLOCK_BYTES + self._first[file]
@@ -259,7 +259,7 @@ class BlockCache:
     # --- filling
 
     def _fetch(self, blocks: np.ndarray[Any, Any]) -> list[tuple[int, int, bytes]]:
-        """Reads blocks from the store; returns runs of blocks: the number of the file, the offset and the bytes."""
+        """Read blocks from the store; return runs of blocks: the number of the file, the offset and the bytes."""
         if not len(blocks):
             return []
         files = np.searchsorted(self._first, blocks, "right") - 1
@@ -304,7 +304,7 @@ class BlockCache:
             self._complete[file] = self._is_complete(file)
 
     def _make_room(self, count: int, needed: np.ndarray[Any, Any]) -> None:
-        """Removes blocks until ``count`` more may be present, but none that the current read needs."""
+        """Remove blocks until ``count`` more may be present, but none that the current read needs."""
         excess = int(np.count_nonzero(self.states)) + count - self.most_blocks
         if excess <= 0:
             return
@@ -342,7 +342,7 @@ class BlockCache:
     # --- processes
 
     def _attach(self) -> None:
-        """Opens what a forked process cannot take over from its parent."""
+        """Open what a forked process cannot take over from its parent."""
         if self._pid == os.getpid():
             return
         with _attaching:
@@ -371,14 +371,14 @@ class BlockCache:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Closes the lock file."""
+        """Close the lock file."""
         if self._pid == os.getpid():
             os.close(self._lock)
             self._pid = -1
 
 
 def _touch(states: np.ndarray[Any, Any], blocks: np.ndarray[Any, Any]) -> bool:
-    """Whether some blocks are present; they are marked as read then."""
+    """Return whether some blocks are present; they are marked as read then."""
     found = states.take(blocks).tobytes()  # which is searched faster than an array
     if b"\x00" in found:
         return False
@@ -411,6 +411,6 @@ def _fallocate() -> Any:
 
 
 def _punch(fd: int, offset: int, nbytes: int) -> bool:
-    """Makes a hole in a file, which gives its disk space back; returns whether the file system can."""
+    """Make a hole in a file, which gives its disk space back; return whether the file system can."""
     function = _fallocate()
     return function is not None and function(fd, 0x03, offset, nbytes) == 0  # PUNCH_HOLE | KEEP_SIZE

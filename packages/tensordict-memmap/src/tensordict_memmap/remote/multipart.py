@@ -20,7 +20,7 @@ _MOST_PARTS = 9_000
 
 
 def part_size(nbytes: int) -> int:
-    """The bytes of each part of an object but the last one: S3 accepts at most 10,000 parts.
+    """Return the bytes of each part of an object but the last one: S3 accepts at most 10,000 parts.
 
     >>> part_size(1 << 20) >> 20, part_size(1 << 40) >> 20
     (8, 117)
@@ -52,26 +52,26 @@ class Multipart:
         return self.store.fs.call_s3(method, Bucket=bucket, Key=key, **options)
 
     def create(self, path: str) -> str:
-        """Starts an upload to a path; returns its id."""
+        """Start an upload to a path; return its id."""
         return str(self._call("create_multipart_upload", path)["UploadId"])
 
     def put(self, path: str, upload: str, number: int, data: bytes) -> str:
-        """Uploads one part; returns its tag."""
+        """Upload one part; return its tag."""
         return str(self._call("upload_part", path, UploadId=upload, PartNumber=number, Body=data)["ETag"])
 
     def complete(self, path: str, upload: str, tags: Mapping[int, str]) -> None:
-        """Makes the object of its parts, which replaces an earlier one in one step."""
+        """Make the object of its parts, which replaces an earlier one in one step."""
         parts = [{"PartNumber": number, "ETag": tags[number]} for number in sorted(tags)]
         self._call("complete_multipart_upload", path, UploadId=upload, MultipartUpload={"Parts": parts})
         self.store.fs.invalidate_cache()
 
     def abort(self, path: str, upload: str) -> None:
-        """Removes the parts of an upload; ignores errors."""
+        """Remove the parts of an upload; ignores errors."""
         with contextlib.suppress(Exception):
             self._call("abort_multipart_upload", path, UploadId=upload)
 
     def remove_abandoned(self, path: str) -> None:
-        """Removes the parts of uploads to a path that killed processes left more than a day ago."""
+        """Remove the parts of uploads to a path that killed processes left more than a day ago."""
         with contextlib.suppress(Exception):  # a store may not list uploads
             bucket, key, _ = self.store.fs.split_path(self.store.full_path(path))
             found = self.store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)

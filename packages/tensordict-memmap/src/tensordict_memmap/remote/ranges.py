@@ -60,7 +60,7 @@ class RangeReader:
         self._files: list[tuple[str, int, int, Any]] = []
 
     def reserve(self, path: str, nbytes: int, offset: int = 0) -> Any:
-        """Returns an array of zeros for the bytes of a file from an offset on; reads nothing yet."""
+        """Return an array of zeros for the bytes of a file from an offset on; read nothing yet."""
         if not nbytes:
             return np.empty(0, np.uint8)
         if hasattr(mmap, "MAP_ANONYMOUS"):
@@ -76,7 +76,7 @@ class RangeReader:
         return buffer
 
     def read(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Reads the bytes of tensors over reserved memory; other tensors stay unchanged.
+        """Read the bytes of tensors over reserved memory; other tensors stay unchanged.
 
         Raises:
             FileNotFoundError: A file was removed.
@@ -85,7 +85,7 @@ class RangeReader:
         self.read_spans(span for tensor in tensors for span in _spans(tensor))
 
     def read_spans(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Reads spans of addresses, each within the buffer of one file."""
+        """Read spans of addresses, each within the buffer of one file."""
         by_file: dict[int, list[tuple[int, int]]] = {}
         for start, end in spans:
             place = bisect.bisect(self._starts, start) - 1
@@ -117,7 +117,7 @@ class RangeReader:
 
 
 def _spans(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """Yields the spans of addresses that hold a tensor."""
+    """Yield the spans of addresses that hold a tensor."""
     if not tensor.numel():
         return
     start, width = tensor.data_ptr(), tensor.element_size()
@@ -134,7 +134,7 @@ def _spans(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _requests(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yields the spans to request: joins those that overlap or are close together, and splits long ones.
+    """Yield the spans to request: join those that overlap or are close together, and split long ones.
 
     fsspec has no ``cat_ranges(max_gap=...)`` yet, and its ``merge_offset_ranges`` handles spans that contain others
     only since 2026 (fsspec#1982, fsspec#2091).

@@ -64,12 +64,12 @@ class SnapshotWriter:
         self._renewed = time.monotonic()
 
     def renew_lease(self) -> None:
-        """Renews the lease if it was not renewed for a while."""
+        """Renew the lease if it was not renewed for a while."""
         if time.monotonic() - self._renewed > RENEW_SECONDS:
             self._write_lease()
 
     def publish(self, manifest: Manifest) -> None:
-        """Makes this the current snapshot and removes the one that it replaces.
+        """Make this the current snapshot and remove the one that it replaces.
 
         Raises:
             FileNotFoundError: The lease expired, as after a day of sleep, and another save removed this snapshot.
@@ -90,7 +90,7 @@ class SnapshotWriter:
             _remove(self.store, replaces)
 
     def remove(self) -> None:
-        """Removes the files and the lease."""
+        """Remove the files and the lease."""
         _remove(self.store, self.name)
 
 
@@ -109,7 +109,7 @@ class Snapshot(NamedTuple):
 
 
 def current_snapshot(store: Store) -> Snapshot | None:
-    """Returns the current snapshot; None if there is no manifest.
+    """Return the current snapshot; None if there is no manifest.
 
     Raises:
         ValueError: The manifest is damaged.
@@ -129,7 +129,7 @@ def current_snapshot(store: Store) -> Snapshot | None:
 
 
 def remove_orphans(store: Store) -> None:
-    """Removes the snapshots that killed saves did not publish, and the replaced one that they did not remove."""
+    """Remove the snapshots that killed saves did not publish, and the replaced one that they did not remove."""
     names = [path.removesuffix(".json") for path in store.sizes() if path.endswith(".json")]
     found = [name for name in names if _SNAPSHOT_NAME.fullmatch(name) and _is_lease(store.read(f"{name}.json"))]
     expired = {name for name in found if _has_expired(store, name)}
@@ -152,7 +152,7 @@ def _remove(store: Store, name: str) -> None:
 
 
 def _is_lease(document: bytes | None) -> bool:
-    """Whether a file is a lease, and not a user's file of the same name."""
+    """Return whether a file is a lease, and not a user's file of the same name."""
     try:
         record = orjson.loads(document or b"")
     except ValueError:

@@ -44,16 +44,16 @@ class Store:
         return self.root.rpartition("/")[2] or "save"
 
     def full_path(self, path: str) -> str:
-        """The path of a file in the file system; the root itself for ``""``."""
+        """Return the path of a file in the file system; the root itself for ``""``."""
         return f"{self.root}/{path}" if path else self.root
 
     def is_file(self) -> bool:
-        """Whether the URL is that of one file."""
+        """Return whether the URL is that of one file."""
         self.fs.invalidate_cache()
         return bool(self.fs.isfile(self.root))
 
     def size(self) -> int:
-        """The size in bytes of the file at the URL."""
+        """Return the size in bytes of the file at the URL."""
         return int(self.fs.size(self.root))
 
     def version(self) -> tuple[Any, ...] | None:
@@ -66,7 +66,7 @@ class Store:
         return tuple(info.get(name) for name in _VERSION_FIELDS)
 
     def sizes(self) -> dict[str, int]:
-        """The size in bytes of every file under the URL, by path."""
+        """Return the size in bytes of every file under the URL, by path."""
         return {path: int(info["size"]) for path, info in self._infos().items()}
 
     def versions(self) -> dict[str, tuple[Any, ...]]:
@@ -80,18 +80,18 @@ class Store:
         return {name.lstrip("/")[cut:]: info for name, info in found.items()}
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None if there is no file."""
+        """Return the content of a file; None if there is no file."""
         try:
             return bytes(self.fs.cat_file(self.full_path(path)))
         except (FileNotFoundError, IsADirectoryError):
             return None
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes a file in one request."""
+        """Write a file in one request."""
         self.fs.pipe_file(self.full_path(path), data)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Reads byte ranges of files concurrently; each range is a path, a start and an end."""
+        """Read byte ranges of files concurrently; each range is a path, a start and an end."""
         paths = [self.full_path(path) for path, _, _ in ranges]
         starts, ends = [start for _, start, _ in ranges], [end for _, _, end in ranges]
         return list(self.fs.cat_ranges(paths, starts, ends, on_error="raise"))

@@ -39,7 +39,7 @@ def save_remote(
     early: bool = False,
     result: Callable[[], Any] = lambda: None,
 ) -> Any:
-    """Saves to a URL; readers see all of it or nothing.
+    """Save to a URL; readers see all of it or nothing.
 
     Args:
         url: the URL.
@@ -101,7 +101,7 @@ def _upload(
 
 
 def _groups(files: dict[str, int]) -> Iterator[list[str]]:
-    """Splits files, given as sizes by path, into groups to upload at once.
+    """Split files, given as sizes by path, into groups to upload at once.
 
     >>> list(_groups({"small": 1, "huge": 1 << 30, "tiny": 0}))
     [['huge'], ['small', 'tiny']]

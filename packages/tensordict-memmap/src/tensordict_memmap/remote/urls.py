@@ -12,7 +12,7 @@ _LOCAL = re.compile(r"(file|local)://")
 
 
 def is_remote(path: Any) -> bool:
-    """Whether a path is a URL of remote storage.
+    """Return whether a path is a URL of remote storage.
 
     >>> is_remote("s3://bucket/run"), is_remote("runs/s3"), is_remote("file:///runs/1")
     (True, False, False)
@@ -21,7 +21,7 @@ def is_remote(path: Any) -> bool:
 
 
 def local_path(path: Any) -> Any:
-    """Returns a path without the scheme of local files, and anything else unchanged.
+    """Return a path without the scheme of local files, and anything else unchanged.
 
     >>> local_path("file:///runs/1"), local_path("runs/1")
     ('/runs/1', 'runs/1')

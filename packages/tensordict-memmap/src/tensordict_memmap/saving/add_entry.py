@@ -31,7 +31,7 @@ __all__ = ["add_entry"]
 
 
 def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> Any:
-    """Saves one more entry to the folder of a tensordict and returns the mapped entry.
+    """Save one more entry to the folder of a tensordict and return the mapped entry.
 
     Args:
         td: the tensordict, which is not changed.
@@ -61,7 +61,7 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
 
 
 def _plan(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeWriter, Leaf | Node]:
-    """Returns the writer of a tensordict, and the schema of one of its entries."""
+    """Return the writer of a tensordict, and the schema of one of its entries."""
     writer = TreeWriter(td, place, SaveOptions())
     assert isinstance(writer.schema, Dense)
     added = writer.schema.entries[name]
@@ -72,7 +72,7 @@ def _plan(td: Any, place: Path, name: str, copy_data: bool) -> tuple[TreeWriter,
 
 
 def _is_saved(td: Any, place: Path) -> bool:
-    """Whether all entries of a node appear to be mapped onto files in its folder; no file is opened."""
+    """Return whether all entries of a node appear to be mapped onto files in its folder; no file is opened."""
     start = f"{place}{os.sep}"
     for _, value in td._items():
         if isinstance(value, MemoryMappedTensor):
@@ -84,7 +84,7 @@ def _is_saved(td: Any, place: Path) -> bool:
 
 
 def _check_replaced(td: Any, place: Path) -> None:
-    """Raises if a tensor in memory stands for a saved one, which would be lost."""
+    """Raise if a tensor in memory stands for a saved one, which would be lost."""
     for name, value in td._items():
         is_plain = isinstance(value, torch.Tensor) and not isinstance(value, MemoryMappedTensor)
         if is_plain and not value.is_nested and os.path.lexists(f"{place}/{name}{LEAF}"):
@@ -95,7 +95,7 @@ def _check_replaced(td: Any, place: Path) -> None:
 
 
 def _add(writer: TreeWriter, td: Any) -> bool:
-    """Adds the files of a save to its folder; returns False if the folder has to be saved as a whole."""
+    """Add the files of a save to its folder; return False if the folder has to be saved as a whole."""
 
     def write(stage: str) -> Manifest | None:
         document = syscalls.read_file(f"{writer.path}/{META}")
@@ -115,7 +115,7 @@ def _add(writer: TreeWriter, td: Any) -> bool:
 
 
 def _merged(document: bytes, node: Node, td: Any) -> bytes | None:
-    """Returns the ``meta.json`` of a node with one more entry, or None if the entry cannot be added to it.
+    """Return the ``meta.json`` of a node with one more entry, or None if the entry cannot be added to it.
 
     That is so if the ``meta.json`` lacks other entries of the node, or uses the fields for escaped keys.
 

@@ -51,7 +51,7 @@ __all__ = [
 
 
 def is_memmap_archive(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is an archive of a tensordict.
+    """Return whether a file is an archive of a tensordict.
 
     >>> _ = TensorDict({"a": torch.zeros(3)}).save("is.tdz")
     >>> is_memmap_archive("is.tdz"), is_memmap_archive("absent")
@@ -76,7 +76,7 @@ def pack_memmap(
     compression: str | int | None = None,
     compresslevel: int | None = None,
 ) -> Path:
-    """Packs a saved folder into one archive, which loads like the folder.
+    """Pack a saved folder into one archive, which loads like the folder.
 
     Args:
         prefix: the folder.
@@ -103,7 +103,7 @@ def pack_memmap(
 
 
 def _files_of(folder: SavedFolder) -> list[TreeFile]:
-    """Returns all files of a saved folder, mapped, ``meta.json`` first."""
+    """Return all files of a saved folder, mapped, ``meta.json`` first."""
     root = folder.root
     if not os.path.isfile(os.path.join(root, META)):
         raise ValueError(f"{root} has no {META}, so it is not a saved folder; pass the folder of an earlier save")
@@ -132,7 +132,7 @@ def _files_of(folder: SavedFolder) -> list[TreeFile]:
 
 
 def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLike[str]) -> Path:
-    """Unpacks an archive into a folder and verifies its checksums; the inverse of `pack_memmap`.
+    """Unpack an archive into a folder and verify its checksums; the inverse of `pack_memmap`.
 
     Args:
         archive_path: the archive.
@@ -161,7 +161,7 @@ def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLik
 
 
 def refresh_archive_checksums(archive_path: str | os.PathLike[str]) -> Path:
-    """Updates the checksums of an archive in place, after writes through a mapping.
+    """Update the checksums of an archive in place, after writes through a mapping.
 
     Args:
         archive_path: the archive, loaded with ``mode="r+"`` and written to.
@@ -186,7 +186,7 @@ def refresh_archive_checksums(archive_path: str | os.PathLike[str]) -> Path:
 
 
 def _method(compression: str | int | None) -> int:
-    """Returns the compression method as a constant of `zipfile`.
+    """Return the compression method as a constant of `zipfile`.
 
     Raises:
         ValueError: The method is unknown.
@@ -224,21 +224,21 @@ class ArchiveWriter(Writer):
         self.archive: Archive | None = None
 
     def hold(self) -> None:
-        """Detaches all sources from later changes of the tensordict."""
+        """Detache all sources from later changes of the tensordict."""
         for file in self.files:
             for one in file.ranges:
                 one.source = detached(one.source)
 
     def write(self, staged: str, run: Run) -> None:
-        """Writes the archive."""
+        """Write the archive."""
         _write_archive(self.files, self.method, None, staged, run)
 
     def map(self, staged: str) -> None:
-        """Maps the staged archive."""
+        """Map the staged archive."""
         self.archive = Archive(staged, mode="r+")
 
     def mapped(self) -> Any:
-        """Returns a locked tensordict mapped onto the archive; writes to it make the checksums stale."""
+        """Return a locked tensordict mapped onto the archive; writes to it make the checksums stale."""
         archive = self.archive or Archive(self.path, mode="r+")
         archive.renamed(self.path)
         made = build(self.schema, ArchiveOpener(archive), device=torch.device("cpu"))
@@ -319,7 +319,7 @@ def _compress(archive: zipfile.ZipFile, file: TreeFile, method: int, level: int 
 
 
 def _blocks(ranges: Sequence[FileRange]) -> Iterator[bytes]:
-    """Yields the bytes of consecutive ranges, a few megabytes at a time."""
+    """Yield the bytes of consecutive ranges, a few megabytes at a time."""
     for one in ranges:
         source = one.source
         if isinstance(source, torch.Tensor):
@@ -338,7 +338,7 @@ def _slices(data: memoryview) -> Callable[[int, int], memoryview]:
 
 
 def _checksum(read: Callable[[int, int], bytes | memoryview], members: Sequence[Member], threads: int | None) -> None:
-    """Computes the CRC-32 of each member on several threads; ``read`` returns the bytes from start to stop."""
+    """Compute the CRC-32 of each member on several threads; ``read`` returns the bytes from start to stop."""
 
     def one(member: Member) -> None:
         crc = 0

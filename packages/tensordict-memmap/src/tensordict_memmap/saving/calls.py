@@ -62,7 +62,7 @@ def memmap(
     format: str | None = None,
     shard_size: int | None = None,
 ) -> Any:
-    """Writes a tensordict to a folder and returns a locked tensordict of the same structure, mapped onto the files.
+    """Write a tensordict to a folder and return a locked tensordict of the same structure, mapped onto the files.
 
     Args:
         data: a tensordict, lazy stack, tensorclass or non-tensor data.
@@ -133,7 +133,7 @@ def memmap_(
     pbar: bool | None = None,
     format: str | None = None,
 ) -> Any:
-    """Saves a tensordict, replaces its entries by mapped ones and locks it.
+    """Save a tensordict, replace its entries by mapped ones and lock it.
 
     The arguments are those of `memmap`.
 
@@ -168,7 +168,7 @@ def memmap_like(
     format: str | None = None,
     reserve: bool = False,
 ) -> Any:
-    """Returns a mapped tensordict of the same structure, filled with zeros.
+    """Return a mapped tensordict of the same structure, filled with zeros.
 
     Nothing is copied, and files take no space on the disk until they are written to. Expanded entries get files of
     their expanded size. Writing through a mapping when the disk is full ends the process with SIGBUS; ``reserve=True``
@@ -211,7 +211,7 @@ def save(
     timeout: float | None = None,
     pending: str = "wait",
 ) -> Any:
-    """Writes a tensordict to a folder, a file or a URL without mapping it; the arguments are those of `memmap`.
+    """Write a tensordict to a folder, a file or a URL without mapping it; the arguments are those of `memmap`.
 
     If leaves are DTensors, or with ``group``, all ranks of a process group save together: each rank calls this function
     and writes its own bytes of one checkpoint, which replaces an existing one when all ranks have written. An error of
@@ -336,7 +336,7 @@ def _memmap(
     pbar: bool | None = None,
     share: bool = False,
 ) -> Any:
-    """Saves and returns a mapped tensordict, or maps the tensordict itself; without a path in shared memory."""
+    """Save and return a mapped tensordict, or map the tensordict itself; without a path in shared memory."""
 
     def result(writer: Any) -> Any:
         td = writer.fill() if in_place else data._mapped(writer.mapped())
@@ -360,7 +360,7 @@ def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:
 
 
 def _share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -> Any:
-    """Returns the tensordict, or a new one of the same structure, with its tensors in shared memory."""
+    """Return the tensordict, or a new one of the same structure, with its tensors in shared memory."""
     node = tree.name_files(plan(td), tie=not like, check=False)
     made: dict[str, torch.Tensor] = {}
 
@@ -396,7 +396,7 @@ def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
 
 
 def _share_nested(leaf: Leaf, source: torch.Tensor, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Returns a nested tensor with the shapes of ``source`` over the values of ``parts`` in shared memory."""
+    """Return a nested tensor with the shapes of ``source`` over the values of ``parts`` in shared memory."""
     flat = torch.cat(parts) if parts else torch.empty(0, dtype=leaf.dtype)
     values = MemoryMappedTensor.from_tensor(flat).as_subclass(torch.Tensor)
     rows = [list(part.shape) for part in source.unbind()]

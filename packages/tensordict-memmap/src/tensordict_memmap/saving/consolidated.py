@@ -47,7 +47,7 @@ def consolidate(
     pin_memory: bool = False,
     metadata: bool = False,
 ) -> Any:
-    """Copies all leaves into one storage; see ``TensorDict.consolidate`` for the arguments.
+    """Copy all leaves into one storage; see ``TensorDict.consolidate`` for the arguments.
 
     >>> td = consolidate(TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}}), "one.bin")
     >>> td["a"][0] = 5
@@ -88,7 +88,7 @@ def save_consolidated(
     durable: bool = False,
     pbar: bool | None = None,
 ) -> None:
-    """Writes a tensordict to a consolidated file, without mapping it.
+    """Write a tensordict to a consolidated file, without mapping it.
 
     Args:
         td: a tensordict, lazy stack or tensorclass.
@@ -103,7 +103,7 @@ def save_consolidated(
 
 
 def is_consolidated(td: Any) -> bool:
-    """Whether all leaves of a tensordict are still views of the storage that `consolidate` made.
+    """Return whether all leaves of a tensordict are still views of the storage that `consolidate` made.
 
     >>> td = TensorDict({"a": torch.ones(3)}).consolidate()
     >>> is_consolidated(td), is_consolidated(td.unlock_().set("b", torch.ones(1)))
@@ -143,19 +143,19 @@ class _Layout:
         self._views: dict[str, list[torch.Tensor]] = {}
 
     def hold(self) -> None:
-        """Detaches all sources from later changes of the tensordict."""
+        """Detache all sources from later changes of the tensordict."""
         for slot in self.slots.values():
             slot.sources = list(map(detached, slot.sources))
 
     def allocate(self, place: torch.device, *, shared: bool, pinned: bool) -> torch.Tensor:
-        """Allocates a storage in memory."""
+        """Allocate a storage in memory."""
         if shared and place.type == "cpu":
             return bytes_of(Mapping.anonymous(self.total))
         storage = torch.empty(self.total, dtype=torch.uint8, device=place)
         return storage.pin_memory() if pinned else storage
 
     def fill(self, allocate: Any, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
-        """Allocates a storage and copies all leaves into it."""
+        """Allocate a storage and copy all leaves into it."""
         for slot in self.slots.values():
             for part in slot.sources:
                 check_memory(slot.leaf.key, part)
@@ -175,13 +175,13 @@ class _Layout:
         self.storage = storage
 
     def _see(self, storage: torch.Tensor) -> None:
-        """Makes the views of a storage that are the leaves."""
+        """Make the views of a storage that are the leaves."""
         by_dtype = ByDtype(storage)
         with gc_paused():
             self._views = {name: slot.views(by_dtype) for name, slot in self.slots.items()}
 
     def put(self, device: torch.device | None) -> Any:
-        """Replaces all leaves by views of the storage, locks the tensordict and returns it."""
+        """Replace all leaves by views of the storage, lock the tensordict and return it."""
         if self.td.is_locked:
             self.td.unlock_()
         assert self.storage is not None
@@ -232,17 +232,17 @@ class ConsolidatedWriter(Writer):
         self.mapping: Mapping | None = None
 
     def hold(self) -> None:
-        """Detaches all sources from later changes of the tensordict."""
+        """Detache all sources from later changes of the tensordict."""
         self.layout.hold()
 
     def write(self, staged: str, run: Run) -> None:
-        """Writes the file, from the storage in memory if there is one."""
+        """Write the file, from the storage in memory if there is one."""
         storage = self.layout.storage
         ranges = self._ranges() if storage is None else [FileRange("all entries", storage)]
         run.write_files([FileWrite(staged, [*ranges, FileRange("the description", self.text, self.total)])])
 
     def _ranges(self) -> list[FileRange | SourceRun]:
-        """Returns the content of the file; consecutive small contiguous tensors form one run."""
+        """Return the content of the file; consecutive small contiguous tensors form one run."""
         keys, sources, addresses, begins, sizes = [], [], [], [], []
         for slot in self.layout.slots.values():
             for part, (start, end) in zip(slot.sources, slot.ranges, strict=True):
@@ -254,11 +254,11 @@ class ConsolidatedWriter(Writer):
         return file_ranges(keys, sources, addresses, begins, sizes)[0]
 
     def map(self, staged: str) -> None:
-        """Maps the staged file."""
+        """Map the staged file."""
         self.mapping = Mapping.open(staged, self.total, mode="r+") if self.total else Mapping.nothing()
 
     def mapped(self) -> Any:
-        """Replaces the leaves by views of the file, or of the storage in memory, and returns the tensordict."""
+        """Replace the leaves by views of the file, or of the storage in memory, and return the tensordict."""
         if self.layout.storage is None:
             if self.mapping is None:
                 self.map(self.path)

@@ -32,7 +32,7 @@ class HostMemory:
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, *, pinned: bool) -> torch.Tensor:
-        """A block of at least some bytes: the smallest free one, or a new one in the place of a free one."""
+        """Return a block of at least some bytes: the smallest free one, or a new one in the place of a free one."""
         with self._lock:
             free = [block for block in self._free if block.is_pinned() or not pinned]
             fitting = min((block for block in free if block.numel() >= nbytes), key=len, default=None)
@@ -45,7 +45,7 @@ class HostMemory:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
 
     def give_back(self, block: torch.Tensor) -> None:
-        """Takes a block back for the next save."""
+        """Take a block back for the next save."""
         with self._lock:
             self._free.append(block)
 
@@ -54,7 +54,7 @@ _memory = HostMemory()
 
 
 def copy_to_host(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], None]]:
-    """Copies tensors to reused host memory.
+    """Copy tensors to reused host memory.
 
     Args:
         tensors: strided tensors, on any device.

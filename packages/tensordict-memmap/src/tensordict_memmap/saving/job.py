@@ -45,7 +45,7 @@ class Run:
     cancelled: Cancelled | None = None
 
     def write_files(self, files: Sequence[FileWrite], *, durable: bool | None = None) -> None:
-        """Writes files in parallel; ``durable=False`` leaves the sync to a caller that writes to them again."""
+        """Write files in parallel; ``durable=False`` leaves the sync to a caller that writes to them again."""
         write_files(
             files,
             threads=self.threads,
@@ -55,12 +55,12 @@ class Run:
         )
 
     def count(self, nbytes: int) -> None:
-        """Reports bytes that the caller wrote itself."""
+        """Report bytes that the caller wrote itself."""
         if self.progress is not None:
             self.progress(nbytes)
 
     def check_cancelled(self) -> None:
-        """Raises an error if the save was cancelled.
+        """Raise an error if the save was cancelled.
 
         Raises:
             CancelledError: The save was cancelled.
@@ -93,33 +93,33 @@ class Writer(ABC):
 
     @abstractmethod
     def hold(self) -> None:
-        """Detaches all sources from later changes of the tensordict, for a save in the background."""
+        """Detache all sources from later changes of the tensordict, for a save in the background."""
 
     @abstractmethod
     def write(self, staged: str, run: Run) -> Manifest | None:
-        """Writes the staged file, or all files into the staging folder; returns the manifest if it is a folder."""
+        """Write the staged file, or all files into the staging folder; return the manifest if it is a folder."""
 
     @abstractmethod
     def map(self, staged: str) -> None:
-        """Maps the staged files, before they are renamed to the target."""
+        """Map the staged files, before they are renamed to the target."""
 
     @abstractmethod
     def mapped(self) -> Any:
-        """Returns a locked tensordict mapped onto the saved files."""
+        """Return a locked tensordict mapped onto the saved files."""
 
     def fill(self) -> Any:
-        """Replaces the entries of the saved tensordict by mapped ones, locks it and returns it."""
+        """Replace the entries of the saved tensordict by mapped ones, lock it and return it."""
         return take_over(self.data, self.mapped()).lock_()
 
     def paths(self) -> Iterable[str]:
-        """Returns the paths of all files that are written to the folder."""
+        """Return the paths of all files that are written to the folder."""
         return ()
 
 
 def save(
     make: Callable[[], Writer], result: Callable[[Writer], Any], *, early: bool = False, pbar: bool | None = False
 ) -> Any:
-    """Plans a save and carries it out, with the garbage collector paused until the end of a short save.
+    """Plan a save and carries it out, with the garbage collector paused until the end of a short save.
 
     Otherwise the collector would traverse the schema of thousands of leaves and free nothing.
 
@@ -168,13 +168,13 @@ class SaveJob:
             check_new(writer.path)
 
     def start(self, result: Callable[[], Any], *, early: bool = False, pbar: bool | None = False) -> Any:
-        """Saves and returns the result; with ``early``, returns a `SaveFuture` at once."""
+        """Save and return the result; with ``early``, return a `SaveFuture` at once."""
         if early:
             self.writer.hold()
         return run_save(self.run, result, self.writer.total, early=early, pbar=pbar, where=self.writer.path)
 
     def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
-        """Writes all files and commits them to the target."""
+        """Write all files and commit them to the target."""
         writer, options = self.writer, self.writer.options
         run = Run(options.num_threads, options.durable, progress, cancelled)
 
@@ -197,7 +197,7 @@ class SaveJob:
         )
 
     def write(self, staged: str, run: Run) -> Manifest | None:
-        """Writes the staged file, or all files into the staging folder, and maps them."""
+        """Write the staged file, or all files into the staging folder, and map them."""
         manifest = self.writer.write(staged, run)
         if self.writer.options.mapped and syscalls.POSIX:  # Windows cannot rename mapped files
             self.writer.map(staged)  # before another save can replace the files

@@ -32,7 +32,7 @@ def make_memmap(
     dtype: torch.dtype | None = None,
     robust_key: bool | None = None,
 ) -> torch.Tensor:
-    """Makes a mapped entry of zeros in a mapped tensordict, which may be locked.
+    """Make a mapped entry of zeros in a mapped tensordict, which may be locked.
 
     If the folder was saved with checksums, they are removed, because the entry is written later; save again with
     ``checksum=True`` when its values are complete.
@@ -105,7 +105,7 @@ def make_memmap_from_storage(
 
 
 def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
-    """Returns the deepest existing tensordict above an entry, the rest of the key, and the whole key."""
+    """Return the deepest existing tensordict above an entry, the rest of the key, and the whole key."""
     path = (key,) if isinstance(key, str) else unravel_key_to_tuple(key)
     node = td._inmost()
     for depth, name in enumerate(path[:-1]):

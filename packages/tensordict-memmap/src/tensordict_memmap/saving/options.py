@@ -15,7 +15,7 @@ SHARED_MEMORY = "shared memory"
 
 
 def check_local(path: str | os.PathLike[str] | None) -> None:
-    """Refuses URLs.
+    """Refuse URLs.
 
     Raises:
         ValueError: The path is a URL.
@@ -49,7 +49,7 @@ class SaveOptions:
     mapped: bool = True
 
     def format_for(self, path: str | os.PathLike[str] | None) -> str:
-        """Returns the format of a save: ``"tree"``, ``"safetensors"``, ``"archive"``, or shared memory without a path.
+        """Return the format of a save: ``"tree"``, ``"safetensors"``, ``"archive"``, or shared memory without a path.
 
         Raises:
             ValueError: The path is a URL, the format is unknown, or an option does not apply to it.

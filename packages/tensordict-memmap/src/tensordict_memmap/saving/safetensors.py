@@ -52,7 +52,7 @@ def to_safetensors(
     checksum: bool = False,
     shard_size: int | None = None,
 ) -> None:
-    """Writes a tensordict to a safetensors file, which any safetensors tool can open.
+    """Write a tensordict to a safetensors file, which any safetensors tool can open.
 
     Tensors are named by their nested keys joined with ``.``. The rest of the structure (batch sizes, names, classes,
     lazy stacks, non-tensor values, tied weights) is in the file's metadata, and `from_safetensors` restores it.
@@ -107,7 +107,7 @@ class SafetensorsWriter(Writer):
         self.save_id: str | None = None
 
     def hold(self) -> None:
-        """Keeps the memory of all tensors as it is now."""
+        """Keep the memory of all tensors as it is now."""
         for leaf in self.pack.leaves:
             if leaf.stacked is not None:
                 leaf.stacked = Stacked(list(map(detached, leaf.stacked.parts)), leaf.stacked.dim)
@@ -115,7 +115,7 @@ class SafetensorsWriter(Writer):
                 leaf.source = detached(leaf.source)
 
     def write(self, staged: str, run: Run) -> Manifest | None:
-        """Writes the file, or all shards."""
+        """Write the file, or all shards."""
         if not self.is_folder:
             self._write([self._file(staged, None)], run)
             return None
@@ -139,7 +139,7 @@ class SafetensorsWriter(Writer):
         return Manifest({name: Entry(file.size or 0) for name, file in zip(names, files, strict=True)})
 
     def _file(self, path: str, part: range | None, *, first: bool = True) -> FileWrite:
-        """One file of all tensors, or of some; the first holds the structure."""
+        """Return one file of all tensors, or of some; the first holds the structure."""
         rows, forms, ends, addresses = self.pack.layout(part)
         names, keys = [leaf.file for leaf in rows], [leaf.key for leaf in rows]
         sizes = [form.nbytes for form in forms]
@@ -172,12 +172,12 @@ class SafetensorsWriter(Writer):
                 write_checksums(os.fspath(file.path), header.source, _digits(file), durable=run.durable)
 
     def map(self, staged: str) -> None:
-        """Maps the staged file; shards are mapped when they are in place."""
+        """Map the staged file; shards are mapped when they are in place."""
         if not self.is_folder:
             self.opened = self._open(staged)
 
     def mapped(self) -> Any:
-        """A locked tensordict over the file."""
+        """Return a locked tensordict over the file."""
         if self.opened is None:
             return self._open(self.path).lock_()
         annotate(self.opened, "saved_path", Path(self.path))
@@ -191,7 +191,7 @@ class SafetensorsWriter(Writer):
 
 
 def _digits(file: FileWrite) -> str:
-    """The digits of the checksums of the tensors in a written file, in their order."""
+    """Return the digits of the checksums of the tensors in a written file, in their order."""
     found = [(extent.offset, extent.checksum()[-DIGITS:]) for extent in file.extents]
     found += [(piece.offset, "".join(piece.digits or ())) for piece in file.ranges if isinstance(piece, SourceRun)]
     return "".join(digits for _, digits in sorted(found))
@@ -201,7 +201,7 @@ def _digits(file: FileWrite) -> str:
 
 
 def shard_names(count: int) -> list[str]:
-    """The names of the files of a sharded save.
+    """Return the names of the files of a sharded save.
 
     >>> shard_names(1), shard_names(2)[1]
     (['model.safetensors'], 'model-00002-of-00002.safetensors')
@@ -212,7 +212,7 @@ def shard_names(count: int) -> list[str]:
 
 
 def split(sizes: Sequence[int], most: int) -> list[range]:
-    """Ranges of tensors by number, as many in a shard as fit; a larger one has a shard of its own.
+    """Return ranges of tensors by number, as many in a shard as fit; a larger one has a shard of its own.
 
     >>> split([3, 3, 9, 1], 6)
     [range(0, 2), range(2, 3), range(3, 4)]

@@ -61,7 +61,7 @@ class TreeFile(NamedTuple):
 
 
 def node_files(node: Node) -> Iterator[TreeFile]:
-    """Yields the files that describe one node."""
+    """Yield the files that describe one node."""
     prefix = node.folder + "/" if node.folder else ""
     for name, document in tree.describe(node).items():
         path = prefix + name
@@ -69,7 +69,7 @@ def node_files(node: Node) -> Iterator[TreeFile]:
 
 
 def leaf_files(leaf: Leaf, *, like: bool = False) -> Iterator[TreeFile]:
-    """Yields the files of one leaf that are not empty: its values, and the component shapes of a nested tensor.
+    """Yield the files of one leaf that are not empty: its values, and the component shapes of a nested tensor.
 
     Args:
         leaf: the leaf.
@@ -94,7 +94,7 @@ def leaf_files(leaf: Leaf, *, like: bool = False) -> Iterator[TreeFile]:
 
 
 def escaped_names(schema: Node) -> dict[str, dict[str, str]]:
-    """Returns the file names of the keys with escaped names, by folder and key, for the manifest."""
+    """Return the file names of the keys with escaped names, by folder and key, for the manifest."""
     return {
         node.folder: {
             key: stem + (LEAF if isinstance(node.entries[key], Leaf) else "") for key, stem in node.escaped.items()
@@ -105,12 +105,12 @@ def escaped_names(schema: Node) -> dict[str, dict[str, str]]:
 
 
 def error_key(leaf: Leaf) -> Any:
-    """Returns the key of a leaf in the form that errors show."""
+    """Return the key of a leaf in the form that errors show."""
     return leaf.key[0] if len(leaf.key) == 1 else leaf.key
 
 
 def refuse_mapped(leaf: Leaf, target: str) -> None:
-    """Refuses a leaf that is mapped onto a file, for ``copy_existing=False``.
+    """Refuse a leaf that is mapped onto a file, for ``copy_existing=False``.
 
     Raises:
         RuntimeError: The leaf is mapped onto a file.
@@ -143,7 +143,7 @@ class TreeWriter(Writer):
         self.count = len(self.leaves)
 
     def _check_source(self, leaf: Leaf) -> None:
-        """Refuses a leaf that is mapped onto another file, and clones one whose file is overwritten in place."""
+        """Refuse a leaf that is mapped onto another file, and clones one whose file is overwritten in place."""
         source, atomic = leaf.source, self.options.atomic
         if not isinstance(source, MemoryMappedTensor):
             if not atomic and os.path.isdir(self.path) and source is not None and _may_be_of_a_file(source):
@@ -168,12 +168,12 @@ class TreeWriter(Writer):
             leaf.source = source.clone()  # its file may be overwritten before it is read
 
     def hold(self) -> None:
-        """Detaches all sources from later changes of the tensordict."""
+        """Detache all sources from later changes of the tensordict."""
         for leaf in self.leaves:
             leaf.source = detached(leaf.source)
 
     def paths(self) -> Iterable[str]:
-        """Yields the paths of all files that may be written."""
+        """Yield the paths of all files that may be written."""
         for node in nodes(self.schema):
             yield from (file.path for file in node_files(node))
         for leaf in self.leaves:
@@ -184,7 +184,7 @@ class TreeWriter(Writer):
     # --- writing
 
     def write(self, staged: str, run: Run) -> Manifest:
-        """Writes all files into the staging folder and returns their manifest."""
+        """Write all files into the staging folder and return their manifest."""
         options = self.options
         files: list[TreeFile] = []
         for node in nodes(self.schema):
@@ -221,7 +221,7 @@ class TreeWriter(Writer):
         return FileWrite(place, file.ranges, file.size, fresh, extents, file.key)
 
     def _keep(self, file: str, source: torch.Tensor, staged: str) -> bool:
-        """Hard-links a file of the earlier save into this one, so that mappings stay connected; whether it could."""
+        """Hard-link a file of the earlier save into this one, which keeps mappings connected; False on failure."""
         if not self.options.atomic:
             return True
         assert isinstance(source, MemoryMappedTensor)
@@ -238,7 +238,7 @@ class TreeWriter(Writer):
     # --- results
 
     def map(self, staged: str) -> None:
-        """Maps the staged files."""
+        """Map the staged files."""
         opener = self._opener(staged)
         with gc_paused():
             for leaf in self.leaves:
@@ -247,7 +247,7 @@ class TreeWriter(Writer):
                     tensor.handler.filename = f"{self.path}/{leaf.file}"
 
     def opener(self) -> LeafOpener:
-        """Returns the opener of the leaves in the committed folder."""
+        """Return the opener of the leaves in the committed folder."""
         return self._opener(self.path)
 
     def _opener(self, folder: str) -> LeafOpener:
@@ -256,19 +256,19 @@ class TreeWriter(Writer):
         return opener
 
     def mapped(self) -> Any:
-        """Returns a locked tensordict mapped onto the files."""
+        """Return a locked tensordict mapped onto the files."""
         with gc_paused():
             return build(self.schema, self.opener(), saved=Path(self.path), device=torch.device("cpu")).lock_()
 
     def fill(self) -> Any:
-        """Replaces the entries of the tensordict by mapped ones, locks it and returns it."""
+        """Replace the entries of the tensordict by mapped ones, lock it and return it."""
         with gc_paused():
             fill(self.schema, self.opener(), saved=Path(self.path))
         return self.data.lock_()
 
 
 def _remove_linked(path: str) -> bool:
-    """Removes a file with several hard links before it is overwritten in place; returns whether no file is left."""
+    """Remove a file with several hard links before it is overwritten in place; return whether no file is left."""
     try:
         info = os.lstat(path)
     except OSError:
@@ -280,7 +280,7 @@ def _remove_linked(path: str) -> bool:
 
 
 def link_file(first: str, second: str, durable: bool) -> None:
-    """Gives a file a second name; copies it where the file system has no hard links."""
+    """Give a file a second name; copy it where the file system has no hard links."""
     with contextlib.suppress(FileNotFoundError):
         if os.path.samefile(first, second):
             return
@@ -294,7 +294,7 @@ def link_file(first: str, second: str, durable: bool) -> None:
 
 
 def _may_be_of_a_file(tensor: torch.Tensor) -> bool:
-    """Whether a tensor may be a view of a mapped file: its memory was not allocated by torch."""
+    """Return whether a tensor may be a view of a mapped file: its memory was not allocated by torch."""
     values = tensor.values() if tensor.layout is torch.jagged else tensor
     is_strided = values.device.type == "cpu" and values.layout is torch.strided
     return is_strided and not values.untyped_storage().resizable()

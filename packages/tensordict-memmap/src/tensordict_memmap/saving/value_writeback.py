@@ -28,7 +28,7 @@ __all__ = ["write_back"]
 
 
 def write_back(old: Any, new: Any) -> None:
-    """Saves a new value to the folder of the old one, if it has a folder.
+    """Save a new value to the folder of the old one, if it has a folder.
 
     Raises:
         RuntimeError: The value is part of one file or shared by rows, or its folder was replaced.

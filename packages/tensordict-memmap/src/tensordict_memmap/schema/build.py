@@ -42,7 +42,7 @@ def build(
     device: torch.device | None = None,
     fallback: type[Any] | None = None,
 ) -> Any:
-    """The tensordict, lazy stack, tensorclass or non-tensor data of a schema.
+    """Return the tensordict, lazy stack, tensorclass or non-tensor data of a schema.
 
     Args:
         node: the schema.
@@ -113,7 +113,7 @@ def _remember(made: Any, node: Node, saved: Path, open_leaf: OpenLeaf) -> None:
 
 
 def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
-    """Puts the tensors over the files into the containers that the schema was planned from."""
+    """Put the tensors over the files into the containers that the schema was planned from."""
     origin = node.origin
     if isinstance(node, Dense):
         for name, entry in node.entries.items():
@@ -132,7 +132,7 @@ def fill(node: Node, open_leaf: OpenLeaf, *, saved: Path | None = None) -> None:
 
 
 def check_on_meta(layout: str, key: Key) -> None:
-    """Refuses a nested tensor that torch cannot create on the meta device: one that is not jagged.
+    """Refuse a nested tensor that torch cannot create on the meta device: one that is not jagged.
 
     Raises:
         RuntimeError: It is such a tensor.
@@ -145,7 +145,7 @@ def check_on_meta(layout: str, key: Key) -> None:
 
 
 def remember_file(td: Any, path: Path, mode: str | None) -> None:
-    """Notes on a tensordict the one file that it is mapped onto; its non-tensor values then refuse to change there."""
+    """Note on a tensordict the one file that it is mapped onto; its non-tensor values then refuse to change there."""
     annotate(td, "saved_path", path)
     annotate(td, "mode", mode)
     waiting = [td] if mode == "r+" else []

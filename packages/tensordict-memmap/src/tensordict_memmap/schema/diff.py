@@ -108,7 +108,7 @@ def _dotted(key: Key) -> str:
 
 
 def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool) -> Any:
-    """Returns a loaded tensordict in the structure of ``like``; see `load_memmap` for the arguments."""
+    """Return a loaded tensordict in the structure of ``like``; see `load_memmap` for the arguments."""
     if not isinstance(like, TensorNode):
         raise TypeError(f"like= takes a tensordict with the expected structure, not a {type(like).__name__}")
     made: Any = like._clone(False)
@@ -122,7 +122,7 @@ def fit(loaded: Any, like: Any, *, strict: bool, fill: float | None, cast: bool)
 
 
 def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False, shapes: bool = True) -> None:
-    """Raises an error if a report holds differences that are not allowed.
+    """Raise an error if a report holds differences that are not allowed.
 
     Args:
         report: the differences.
@@ -147,7 +147,7 @@ def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False, sh
 
 
 def table(node: Node) -> dict[Path, Leaf | Value]:
-    """Returns the leaves and values of a schema by their keys, relative to its root."""
+    """Return the leaves and values of a schema by their keys, relative to its root."""
     found: dict[Path, Leaf | Value] = {}
     start = len(node.key)
     for one in nodes(node):
@@ -159,12 +159,12 @@ def table(node: Node) -> dict[Path, Leaf | Value]:
 
 
 def plain(key: Path) -> Key:
-    """Returns a nested key in the form that tensordicts return: a string if it has one part."""
+    """Return a nested key in the form that tensordicts return: a string if it has one part."""
     return key[0] if len(key) == 1 else key
 
 
 def differences(new: Node, old: Node) -> Report:
-    """Returns the differences between a schema and the expected one."""
+    """Return the differences between a schema and the expected one."""
     found, wanted = table(new), table(old)
     report = Report(
         [plain(key) for key in wanted if key not in found], [plain(key) for key in found if key not in wanted]
@@ -189,7 +189,7 @@ def differences(new: Node, old: Node) -> Report:
 
 
 def other_components(new: Node, old: Node) -> dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Returns the shapes of components of nested tensors that differ: the found and the expected ones."""
+    """Return the shapes of components of nested tensors that differ: the found and the expected ones."""
     found: dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
     twins = table(new)
     for key, want in table(old).items():
@@ -210,7 +210,7 @@ def _components(leaf: Leaf) -> tuple[tuple[int, ...], ...]:
 
 
 def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]:
-    """Yields each leaf and value of a schema: its container, its name, the entry, and that of ``new`` or None."""
+    """Yield each leaf and value of a schema: its container, its name, the entry, and that of ``new`` or None."""
     twins, start = table(new), len(old.key)
     for one in nodes(old):
         for name, entry in one.entries.items() if isinstance(one, Dense) else ():
@@ -219,7 +219,7 @@ def _pairs(old: Node, new: Node) -> Iterator[tuple[Any, str, Leaf | Value, Any]]
 
 
 def write(old: Node, new: Node, skip: Collection[Key] = ()) -> list[Key]:
-    """Writes the values of ``new`` over those of ``old``, in place, for keys that both have.
+    """Write the values of ``new`` over those of ``old``, in place, for keys that both have.
 
     Args:
         old: the schema with the tensors to write to.
@@ -281,7 +281,7 @@ def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
 
 
 def _wrapped(node: Node) -> Any:
-    """Returns the container of a schema whose entries were replaced; tensorclasses and stacks are rebuilt."""
+    """Return the container of a schema whose entries were replaced; tensorclasses and stacks are rebuilt."""
     made = node.origin
     if isinstance(node, Dense):
         for name, entry in node.entries.items():

@@ -18,7 +18,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def dtype_from_name(name: str) -> torch.dtype:
-    """Returns the dtype of a name in a file.
+    """Return the dtype of a name in a file.
 
     Args:
         name: the name, with or without the prefix ``torch.``.
@@ -40,7 +40,7 @@ def dtype_from_name(name: str) -> torch.dtype:
 
 
 def check_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Returns a dtype if bytes can be read as it.
+    """Return a dtype if bytes can be read as it.
 
     Raises:
         ValueError: It is the dtype of quantized tensors.
@@ -57,7 +57,7 @@ def check_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def is_possible(shape: Sequence[int], dtype: torch.dtype) -> bool:
-    """Whether a tensor can have a shape: its bytes, and the strides of an empty one, must fit in 63 bits.
+    """Return whether a tensor can have a shape: its bytes, and the strides of an empty one, must fit in 63 bits.
 
     >>> is_possible((1 << 30, 1 << 30), torch.uint8), is_possible((0, 1 << 32, 1 << 32), torch.uint8)
     (True, False)
@@ -66,7 +66,7 @@ def is_possible(shape: Sequence[int], dtype: torch.dtype) -> bool:
 
 
 def reach(shape: Sequence[int], strides: Sequence[int] | None = None) -> int:
-    """Returns the number of elements of memory from the first element of a tensor to its last.
+    """Return the number of elements of memory from the first element of a tensor to its last.
 
     Args:
         shape: the shape.
@@ -81,7 +81,7 @@ def reach(shape: Sequence[int], strides: Sequence[int] | None = None) -> int:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the values of a tensor as a contiguous tensor of bytes; copies only if they are not contiguous.
+    """Return the values of a tensor as a contiguous tensor of bytes; copy only if they are not contiguous.
 
     >>> as_bytes(torch.tensor([1, 2], dtype=torch.int16)[::2])
     tensor([1, 0], dtype=torch.uint8)
@@ -92,7 +92,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a view as integers of the same width, for operations that many dtypes lack; 16-byte items stay unchanged.
+    """Return a view as integers of the same width, for operations that many dtypes lack; 16-byte items stay unchanged.
 
     >>> as_bits(torch.zeros(2, dtype=torch.bfloat16)).dtype
     torch.int16

@@ -13,7 +13,7 @@ __all__ = ["count_of", "nested_of", "shape_of", "values"]
 def nested_of(
     values: torch.Tensor, rows: Sequence[Sequence[int]], *, jagged: bool, ragged: int = 1, dims: int = 0
 ) -> torch.Tensor:
-    """Returns a nested tensor, a view of its values where torch has one.
+    """Return a nested tensor, a view of its values where torch has one.
 
     Args:
         values: the values of the components, one after the other, in one dimension.
@@ -50,7 +50,7 @@ def nested_of(
 
 
 def shape_of(tensor: torch.Tensor) -> torch.Size | torch.Tensor:
-    """Returns the shape of a tensor; that of a strided nested tensor is a 2D tensor, a row for each component.
+    """Return the shape of a tensor; that of a strided nested tensor is a 2D tensor, a row for each component.
 
     Raises:
         TypeError: The tensor is a jagged nested tensor, whose memory no single tensor has.
@@ -70,7 +70,7 @@ def shape_of(tensor: torch.Tensor) -> torch.Size | torch.Tensor:
 
 
 def count_of(rows: torch.Tensor) -> int:
-    """Returns the number of elements of a nested tensor whose components have the shapes in the rows of a tensor.
+    """Return the number of elements of a nested tensor whose components have the shapes in the rows of a tensor.
 
     >>> count_of(torch.tensor([[2, 3], [1, 3]]))
     9
@@ -79,7 +79,7 @@ def count_of(rows: torch.Tensor) -> int:
 
 
 def values(nested: torch.Tensor) -> torch.Tensor:
-    """Returns the values of all components of a strided one in one row, without a copy if they are stored so."""
+    """Return the values of all components of a strided one in one row, without a copy if they are stored so."""
     if nested.is_contiguous():
         return nested.detach().values()
     parts = [part.reshape(-1) for part in nested.detach().unbind()]

@@ -188,7 +188,7 @@ class Value:
         return "NonTensorStack" if self.stack else "NonTensorData"
 
     def content(self) -> Any:
-        """The value, or the nested list of values, of the tensordict or of the file that the node comes from."""
+        """Return the value, or the nested list of values, of the tensordict or of the file that the node comes from."""
         if self.origin is None:
             return self.value
         return self.origin.tolist() if self.stack else self.origin.data
@@ -199,7 +199,7 @@ Entry = Leaf | Node
 
 
 def nearest(name: str, names: Iterable[Any]) -> str:
-    """The names that are most like one that is missing, or the first of them, as errors list them.
+    """Return the names that are most like one that is missing, or the first of them, as errors list them.
 
     >>> nearest("wieght", ["weight", "bias"]), nearest("x", [])
     ("'weight'", 'none')
@@ -209,7 +209,7 @@ def nearest(name: str, names: Iterable[Any]) -> str:
 
 
 def listed(lines: Iterable[str]) -> str:
-    """Lines side by side, as errors show them; of many, the number of the last ones.
+    """Return lines side by side, as errors show them; of many, the number of the last ones.
 
     >>> listed(["a", "b"]), listed("abcdefghijklmnopqrstuvwxyz")[-12:]
     ('a, b', 't and 6 more')
@@ -219,7 +219,7 @@ def listed(lines: Iterable[str]) -> str:
 
 
 def show(key: Path) -> str:
-    """A nested key as errors show it.
+    """Return a nested key as errors show it.
 
     >>> show(("a",)), show(("a", "b"))
     ("'a'", "('a', 'b')")
@@ -228,7 +228,7 @@ def show(key: Path) -> str:
 
 
 def nodes(node: Node) -> Iterator[Node]:
-    """The nodes of a schema, each before those below it."""
+    """Yield the nodes of a schema, each before those below it."""
     stack: list[Node] = [node]
     while stack:
         one = stack.pop()
@@ -240,7 +240,7 @@ def nodes(node: Node) -> Iterator[Node]:
 
 
 def leaves(node: Node) -> Iterator[Leaf]:
-    """The leaves of a schema."""
+    """Yield the leaves of a schema."""
     for one in nodes(node):
         if isinstance(one, Dense):
             for entry in one.entries.values():
@@ -249,7 +249,7 @@ def leaves(node: Node) -> Iterator[Leaf]:
 
 
 def are_names(found: Any, size: Sequence[int]) -> bool:
-    """Whether a value of a file holds the names of the batch dimensions of a node.
+    """Return whether a value of a file holds the names of the batch dimensions of a node.
 
     >>> are_names(["time", None], (3, 4)), are_names(["time"], (3, 4))
     (True, False)
@@ -258,7 +258,7 @@ def are_names(found: Any, size: Sequence[int]) -> bool:
 
 
 def outer_size(entry: Entry, dims: int) -> tuple[int, ...]:
-    """The first ``dims`` sizes of an entry, which are those of the batch size of its node.
+    """Return the first ``dims`` sizes of an entry, which are those of the batch size of its node.
 
     A lazy stack has the sizes of its first element and the stack dimension.
 
@@ -281,7 +281,7 @@ def outer_size(entry: Entry, dims: int) -> tuple[int, ...]:
 
 
 def candidate_names(class_string: str) -> list[str]:
-    """The registered names that a class string (``<class 'module.Class'>``) may stand for, likeliest first.
+    """Return the registered names that a class string (``<class 'module.Class'>``) may stand for, likeliest first.
 
     >>> candidate_names("<class 'a.b.C'>"), candidate_names("<class '__main__.C'>")
     (['a.b:C', 'a:b.C'], ['C'])
@@ -294,13 +294,13 @@ def candidate_names(class_string: str) -> list[str]:
 
 
 def registered_name(node: Parts) -> str | None:
-    """The registered name of a tensorclass, where its class string does not tell that."""
+    """Return the registered name of a tensorclass, where its class string does not tell that."""
     registered = None if node.cls is None else type_name(node.cls)
     return None if registered in candidate_names(node.class_string) else registered
 
 
 def find_class(class_string: str, owner: str | None = None) -> type[Any] | None:
-    """Returns the class that a class string names; None if no wrapper of a tensordict is registered under its names.
+    """Return the class that a class string names; None if no wrapper of a tensordict is registered under its names.
 
     Args:
         class_string: the class as a file names it.

@@ -58,7 +58,7 @@ class NoJsonForm(TypeError):
 
 
 def encode(value: Any) -> Any:
-    """Returns the exact form of a value.
+    """Return the exact form of a value.
 
     Args:
         value: None, numbers, strings, bytes, lists, tuples, sets and dictionaries of these, NumPy arrays and scalars,
@@ -102,7 +102,7 @@ _DAMAGED = (KeyError, TypeError, AttributeError, RecursionError, OverflowError, 
 
 
 def decode(form: Any) -> Any:
-    """Returns the value of an exact form.
+    """Return the value of an exact form.
 
     Raises:
         ValueError: The form is not valid, or names a class that is not registered.
@@ -119,7 +119,7 @@ def decode(form: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns the plain form of a value, with tuples as lists.
+    """Return the plain form of a value, with tuples as lists.
 
     Raises:
         NoJsonForm: JSON cannot represent the value.
@@ -138,7 +138,7 @@ def plain(value: Any) -> Any:
 
 
 def to_forms(value: Any) -> tuple[Any, Any]:
-    """Returns the two JSON values that a file stores for a value, from which `from_forms` restores it.
+    """Return the two JSON values that a file stores for a value, from which `from_forms` restores it.
 
     Returns:
         The plain form, and the exact form or None if that is the same; for a value that has no plain form the exact
@@ -159,7 +159,7 @@ def to_forms(value: Any) -> tuple[Any, Any]:
 
 
 def from_forms(stored: Any, exact: Any) -> Any:
-    """Returns the value of the two forms of `to_forms`.
+    """Return the value of the two forms of `to_forms`.
 
     Raises:
         ValueError: The exact form is damaged.
@@ -171,7 +171,7 @@ def from_forms(stored: Any, exact: Any) -> Any:
 
 
 def pickled(content: Any, value: Any, where: str, reason: Exception) -> bytes:
-    """Pickles a value that has no JSON form, with a warning.
+    """Pickle a value that has no JSON form, with a warning.
 
     Args:
         content: the object to pickle.
@@ -197,7 +197,7 @@ def pickled(content: Any, value: Any, where: str, reason: Exception) -> bytes:
 
 
 def stack_size(data: list[Any], size: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the batch size of a nested list of values: ``size`` if the list has that shape, else its length.
+    """Return the batch size of a nested list of values: ``size`` if the list has that shape, else its length.
 
     >>> stack_size([["a"], ["b"]], (2, 1)), stack_size(["a", "b", "c"], ())
     ((2, 1), (3,))
@@ -229,7 +229,7 @@ def quick_dumps(form: Any, *, finite: bool) -> bytes:
 
 
 def is_finite(form: Any) -> bool:
-    """Whether a JSON value holds no infinity and no NaN.
+    """Return whether a JSON value holds no infinity and no NaN.
 
     >>> is_finite({"a": [1.5, "x"]}), is_finite([[float("nan")]])
     (True, False)
@@ -242,7 +242,7 @@ def is_finite(form: Any) -> bool:
 
 
 def dumps(form: Any) -> bytes:
-    """Returns a JSON document as bytes; infinities, NaN, long integers and lone surrogates are written as by `json`.
+    """Return a JSON document as bytes; infinities, NaN, long integers and lone surrogates are written as by `json`.
 
     >>> dumps([1.5, float("nan")])
     b'[1.5, NaN]'
@@ -251,7 +251,7 @@ def dumps(form: Any) -> bytes:
 
 
 def loads(document: bytes) -> Any:
-    """Parses a JSON document, including the extensions that Python writes.
+    """Parse a JSON document, including the extensions that Python writes.
 
     Raises:
         ValueError: The document is not valid JSON.
@@ -266,7 +266,7 @@ def loads(document: bytes) -> Any:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Whether two values have the same JSON form, so that NaN equals NaN; values without one are compared by ``==``.
+    """Return whether two values have the same JSON form, so that NaN equals NaN; others are compared by ``==``.
 
     >>> is_same((1, float("nan")), (1, float("nan"))), is_same(1, True)
     (True, False)

@@ -39,7 +39,7 @@ MOST_NODES = 200
 
 
 def plan(td: Any, key: Path = ()) -> Node:
-    """The schema of a tensordict, lazy stack, tensorclass or non-tensor data, with its tensors and nodes.
+    """Return the schema of a tensordict, lazy stack, tensorclass or non-tensor data, with its tensors and nodes.
 
     Files get no names and values no stored form here: that is for the format that stores them.
 
@@ -83,7 +83,7 @@ def plan(td: Any, key: Path = ()) -> Node:
 
 
 def plan_to_save(td: Any) -> Node:
-    """Returns the schema of a tensordict to save, after a check that it is not nested too deeply.
+    """Return the schema of a tensordict to save, after a check that it is not nested too deeply.
 
     Raises:
         TypeError: An entry is of a kind that cannot be saved; the error names its key.
@@ -102,7 +102,7 @@ def plan_to_save(td: Any) -> Node:
 
 
 def check_depth(schema: Node) -> None:
-    """Refuses a schema that is nested more deeply than a load can traverse.
+    """Refuse a schema that is nested more deeply than a load can traverse.
 
     Raises:
         ValueError: It has more than 200 levels.
@@ -122,7 +122,7 @@ def _inside(node: Node) -> Iterable[Node]:
 
 
 def too_deep(key: Path = ()) -> ValueError:
-    """The error for a tensordict that is nested too deeply."""
+    """Return the error for a tensordict that is nested too deeply."""
     start = f"the key that starts with {show(key[:3])}" if key else "the tensordict"
     return ValueError(
         f"{start} is nested more than {MOST_NODES} levels deep, which a save cannot hold; flatten it with "
@@ -131,7 +131,7 @@ def too_deep(key: Path = ()) -> ValueError:
 
 
 def check_source(leaf: Leaf, *, like: bool = False) -> None:
-    """Refuses a tensor whose values a file cannot hold.
+    """Refuse a tensor whose values a file cannot hold.
 
     Args:
         leaf: the planned leaf.
@@ -195,7 +195,7 @@ def _plan_dense(td: Any, key: Path) -> Dense:
 
 
 def plain_address(tensor: torch.Tensor) -> int:
-    """Where the bytes of a tensor lie, if they lie in the memory of the CPU as a file stores them; else 0.
+    """Return where the bytes of a tensor lie, if they lie in the memory of the CPU as a file stores them; else 0.
 
     >>> plain_address(torch.ones(2, 3).T)
     0
@@ -227,7 +227,7 @@ def _plan_value(td: Any, key: Path) -> Value:
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """A key that two tensors share if they are the same memory, read in the same way; None for empty tensors.
+    """Return a key that two tensors share if they are the same memory, read in the same way; None for empty tensors.
 
     >>> weight = torch.ones(2, 3)
     >>> memory_of(weight) == memory_of(weight.view(2, 3)), memory_of(weight) == memory_of(weight[:1])

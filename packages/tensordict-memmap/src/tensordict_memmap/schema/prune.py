@@ -23,7 +23,7 @@ class Choice:
     selection: Selection | None
 
     def takes(self, key: Path) -> bool:
-        """Whether a key is selected, or lies below a selected one.
+        """Return whether a key is selected, or lies below a selected one.
 
         >>> choice = Choice(("a",), Selection("*.x"))
         >>> choice.takes(("a", "b", "x")), choice.takes(("a", "b", "y")), choice.takes(("b", "b", "x"))
@@ -35,7 +35,7 @@ class Choice:
         return self.selection is None or (len(key) > depth and self.selection.takes(key[depth:]))
 
     def is_answered(self) -> bool:
-        """Whether each pattern has matched at least one key so far."""
+        """Return whether each pattern has matched at least one key so far."""
         return self.selection is None or self.selection.is_answered()
 
 
@@ -55,7 +55,7 @@ class Part:
 
 
 def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
-    """Selects from a save that records no structure; None if a pattern matches nothing.
+    """Select from a save that records no structure; None if a pattern matches nothing.
 
     Args:
         keys: the key of each tensor, by its name.
@@ -71,7 +71,7 @@ def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
 
 
 def part_of_schema(schema: Node, names: Collection[str], choice: Choice) -> Part | None:
-    """Selects from a save that records its structure; None if a pattern matches nothing.
+    """Select from a save that records its structure; None if a pattern matches nothing.
 
     Args:
         schema: the schema of the whole save; the chosen entries remain in it.

@@ -55,7 +55,7 @@ class Selection:
         self._used = [False] * len(patterns)
 
     def takes(self, key: Path) -> bool:
-        """Whether a pattern matches a key or one of its parents."""
+        """Return whether a pattern matches a key or one of its parents."""
         text = _END.join(key) + _END
         found = False
         for number, match in enumerate(self._matches):
@@ -64,11 +64,11 @@ class Selection:
         return found
 
     def is_answered(self) -> bool:
-        """Whether each pattern has matched a key so far."""
+        """Return whether each pattern has matched a key so far."""
         return all(self._used)
 
     def check(self, known: Iterable[Path]) -> None:
-        """Refuses patterns that have matched no key so far.
+        """Refuse patterns that have matched no key so far.
 
         Args:
             known: the existing keys, for suggestions.
@@ -114,7 +114,7 @@ def _expression(part: str) -> str:
 
 
 def prune(node: Node, selection: Selection) -> Node:
-    """Returns the schema with only the selected entries and their parent nodes.
+    """Return the schema with only the selected entries and their parent nodes.
 
     Raises:
         KeyError: A pattern matches no key.
@@ -132,7 +132,7 @@ def prune(node: Node, selection: Selection) -> Node:
 
 
 def keep(node: Node, takes: Callable[[Path], bool], path: Path = ()) -> Node | None:
-    """Returns the schema with only the entries whose keys are taken and their parent nodes; None if nothing remains.
+    """Return the schema with only the entries whose keys are taken and their parent nodes; None if nothing remains.
 
     Args:
         node: the schema; its entries are removed in place.
@@ -165,7 +165,7 @@ def keep(node: Node, takes: Callable[[Path], bool], path: Path = ()) -> Node | N
 
 
 def _emptied(node: Node) -> Node:
-    """Removes all entries of an element of a stack, so that the stack keeps its length."""
+    """Remove all entries of an element of a stack, so that the stack keeps its length."""
     if isinstance(node, Dense):
         node.entries = {}
     elif isinstance(node, Parts):
@@ -174,7 +174,7 @@ def _emptied(node: Node) -> Node:
 
 
 def select(td: Any, selection: Selection) -> Any:
-    """Returns a tensordict with only the selected entries.
+    """Return a tensordict with only the selected entries.
 
     Raises:
         KeyError: A pattern matches no key.
@@ -207,7 +207,7 @@ def _choose(node: Node, selection: Selection, path: Path, known: list[Path], cho
 
 
 def take_rows(loaded: Any, rows: Rows) -> Any:
-    """Returns rows of a loaded tensordict: a slice stays mapped, other rows are read into memory.
+    """Return rows of a loaded tensordict: a slice stays mapped, other rows are read into memory.
 
     Raises:
         ValueError: The tensordict has no batch dimension.
@@ -220,7 +220,7 @@ def take_rows(loaded: Any, rows: Rows) -> Any:
 
 
 def row_runs(loaded: Any, rows: Rows) -> list[slice]:
-    """Returns the slices of consecutive rows, in order.
+    """Return the slices of consecutive rows, in order.
 
     >>> row_runs(torch.zeros(10), [7, 2, 3, 2])
     [slice(2, 4, None), slice(7, 8, None)]
@@ -247,7 +247,7 @@ def _count(loaded: Any) -> int:
 
 
 def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
-    """Converts ``rows=`` to an index of tensors; a slice with a negative step becomes a list of row numbers.
+    """Convert ``rows=`` to an index of tensors; a slice with a negative step becomes a list of row numbers.
 
     >>> as_index(slice(None, None, -2), 5), as_index(range(2), 5)
     (tensor([4, 2, 0]), slice(0, 2, 1))

@@ -11,7 +11,7 @@ __all__ = ["distributed_calls", "has_distributed"]
 
 
 def has_distributed(data: Any) -> bool:
-    """Whether a leaf of a tensordict is a DTensor; None has no leaves.
+    """Return whether a leaf of a tensordict is a DTensor; None has no leaves.
 
     >>> has_distributed(TensorDict({"a": torch.zeros(2)}))
     False
@@ -27,5 +27,5 @@ def has_distributed(data: Any) -> bool:
 
 
 def distributed_calls() -> ModuleType:
-    """The functions of ``distributed``, a higher layer that is imported only when it is used."""
+    """Return the functions of ``distributed``, a higher layer that is imported only when it is used."""
     return importlib.import_module("tensordict_memmap.distributed.calls")

@@ -47,12 +47,12 @@ class _Removal:
     thread: threading.Thread | None = None
 
     def is_over(self) -> bool:
-        """Whether an exception ended it, in a thread that has gone on since."""
+        """Return whether an exception ended it, in a thread that has gone on since."""
         return self.thread is not None and (self.thread is threading.current_thread() or not self.thread.is_alive())
 
 
 def later(place: str, work: _Work, descriptors: Sequence[Descriptor] = ()) -> None:
-    """Runs a removal in the background, after earlier ones for the same target.
+    """Run a removal in the background, after earlier ones for the same target.
 
     Args:
         place: the path of the target, for `wait`.
@@ -78,7 +78,7 @@ def later(place: str, work: _Work, descriptors: Sequence[Descriptor] = ()) -> No
 
 
 def wait(place: str | None = None) -> None:
-    """Waits until all removals are done, for one target or for all."""
+    """Wait until all removals are done, for one target or for all."""
     while True:
         with _condition:
             if not (_pending if place is None else place in _pending):
@@ -92,7 +92,7 @@ def wait(place: str | None = None) -> None:
 
 
 def make_room(place: str, nbytes: int) -> None:
-    """Waits for the removals for a target, unless the disk has room for ``nbytes`` and a margin."""
+    """Wait for the removals for a target, unless the disk has room for ``nbytes`` and a margin."""
     if place in _pending:
         with contextlib.suppress(OSError):
             if shutil.disk_usage(os.path.dirname(place)).free > nbytes + nbytes // 8 + (64 << 20):
@@ -101,13 +101,13 @@ def make_room(place: str, nbytes: int) -> None:
 
 
 def remember() -> None:
-    """Records that files of a save are being removed now, for `was_recent`."""
+    """Record that files of a save are being removed now, for `was_recent`."""
     global _latest
     _latest = time.monotonic()
 
 
 def was_recent() -> bool:
-    """Whether this process removed files of a save in the last minutes."""
+    """Return whether this process removed files of a save in the last minutes."""
     return time.monotonic() - _latest < _REMEMBERED
 
 
@@ -134,7 +134,7 @@ def _serve() -> None:
 
 
 def _forget_ended() -> None:
-    """Drops removals that an exception ended, and targets without removals; the next save removes what is left."""
+    """Drop removals that an exception ended, and targets without removals; the next save removes what is left."""
     for place, works in list(_pending.items()):
         works[:] = [one for one in works if not one.is_over()]
         if not works:

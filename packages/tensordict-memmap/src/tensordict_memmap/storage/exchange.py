@@ -14,7 +14,7 @@ __all__ = ["put_in_place", "retire"]
 
 
 def put_in_place(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
-    """Commits a complete staging folder to its target, in one of the ways that `transaction` describes."""
+    """Commit a complete staging folder to its target, in one of the ways that `transaction` describes."""
     parent = os.path.dirname(target)
     committed = False
     if os.path.dirname(stage) == parent:
@@ -36,7 +36,7 @@ def put_in_place(stage: str, target: str, manifest: Manifest, durable: bool) -> 
 
 
 def _is_pinned(target: str) -> bool:
-    """Whether the target cannot be renamed or exchanged: it is a mount point, or holds the working directory."""
+    """Return whether the target cannot be renamed or exchanged: it is a mount point, or holds the working directory."""
     if os.path.ismount(target):
         return True
     try:
@@ -47,7 +47,7 @@ def _is_pinned(target: str) -> bool:
 
 
 def retire(folder: str, target: str) -> bool:
-    """Schedules a long removal of a replaced save in the background; returns False if the caller has to remove it."""
+    """Schedule a long removal of a replaced save in the background; return False if the caller has to remove it."""
     replaced = ownership.read_valid_manifest(folder)
     if replaced is None or not is_long_removal(sum(one.size for one in replaced.files.values()), len(replaced.files)):
         return False

@@ -29,12 +29,12 @@ _START = f"xxh3_64/{BLOCK}:"
 
 
 def reserve_checksums(count: int) -> str:
-    """Returns a placeholder for the checksums of ``count`` tensors."""
+    """Return a placeholder for the checksums of ``count`` tensors."""
     return _START + "-" * (DIGITS * (count + 1))
 
 
 def write_checksums(path: str, header: bytes, digits: str, *, durable: bool = False) -> None:
-    """Writes checksums over their placeholder.
+    """Write checksums over their placeholder.
 
     Args:
         path: the file.
@@ -50,7 +50,7 @@ def write_checksums(path: str, header: bytes, digits: str, *, durable: bool = Fa
 
 
 def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> None:
-    """Drops the checksums of all tensors of a file before it is opened for writing, and syncs it to disk.
+    """Drop the checksums of all tensors of a file before it is opened for writing, and sync it to disk.
 
     Args:
         fd: the file, open for reading and writing.
@@ -65,7 +65,7 @@ def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> N
 
 
 def recorded_checksums(header: Header) -> dict[str, str] | None:
-    """Returns the checksum of each tensor of a file by name, empty without bytes; None if one of them is missing.
+    """Return the checksum of each tensor of a file by name, empty without bytes; None if one of them is missing.
 
     Args:
         header: its parsed header.
@@ -80,7 +80,7 @@ def recorded_checksums(header: Header) -> dict[str, str] | None:
 
 
 def verify_packed(fd: int, header: Header, start: bytes, path: str) -> None:
-    """Verifies the checksums of the header and of all tensors of a file.
+    """Verify the checksums of the header and of all tensors of a file.
 
     Args:
         fd: the file, open for reading.

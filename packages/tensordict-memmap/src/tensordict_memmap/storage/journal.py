@@ -36,13 +36,13 @@ class LinkInTheWay(FileExistsError, RuntimeError):
 
 
 def commit_save(stage: str, target: str, manifest: Manifest, durable: bool) -> None:
-    """Moves a staged save to the target file by file, and removes the other files of the earlier save."""
+    """Move a staged save to the target file by file, and remove the other files of the earlier save."""
     files = [*sorted(manifest.files), NAME]
     commit(stage, target, files, owned_or_listed_above(target) - set(files), durable=durable)
 
 
 def commit(stage: str, target: str, files: list[str], stale: Set[str] = frozenset(), *, durable: bool = False) -> None:
-    """Writes a journal, then moves the files that it lists from a staging folder to the target one by one.
+    """Write a journal, then move the files that it lists from a staging folder to the target one by one.
 
     Args:
         stage: the staging folder.
@@ -68,7 +68,7 @@ def commit(stage: str, target: str, files: list[str], stale: Set[str] = frozense
 
 
 def _check_free(target: str, files: list[str], stale: Set[str]) -> None:
-    """Refuses a save if a foreign file or folder is in the way, before anything is changed."""
+    """Refuse a save if a foreign file or folder is in the way, before anything is changed."""
     for name in files:
         path = inside(target, name)
         if os.path.isdir(path) and not os.path.islink(path):
@@ -84,7 +84,7 @@ def _check_free(target: str, files: list[str], stale: Set[str]) -> None:
 
 
 def redo(target: str, *, durable: bool = True) -> None:
-    """Applies the journal in a folder, if there is one; safe to repeat after it stopped at any point.
+    """Apply the journal in a folder, if there is one; safe to repeat after it stopped at any point.
 
     Raises:
         ValueError: The journal is not valid, or a staged file is missing; nothing is changed.
@@ -113,7 +113,7 @@ def redo(target: str, *, durable: bool = True) -> None:
 
 
 def _moved(journal: str, stage: str, target: str, files: list[str]) -> set[str]:
-    """Returns the files that were moved to the target before the commit was interrupted.
+    """Return the files that were moved to the target before the commit was interrupted.
 
     Raises:
         ValueError: The staging folder, or a file that was not moved, is missing.
@@ -142,7 +142,7 @@ def _moved(journal: str, stage: str, target: str, files: list[str]) -> set[str]:
 
 
 def _check_real(journal: str, places: list[str]) -> None:
-    """Refuses to move files through symbolic links, which may lead out of the folder."""
+    """Refuse to move files through symbolic links, which may lead out of the folder."""
     for folder in places:
         if os.path.islink(folder):
             raise ValueError(
@@ -151,7 +151,7 @@ def _check_real(journal: str, places: list[str]) -> None:
 
 
 def _parse(target: str, data: bytes) -> tuple[str, list[str], set[str]]:
-    """Parses a journal and checks that it names only the staging folder of this target and paths inside the target."""
+    """Parse a journal and check that it names only the staging folder of this target and paths inside the target."""
     try:
         record = json.loads(data)
         stage, files, stale = record["stage"], record["files"], record["remove"]

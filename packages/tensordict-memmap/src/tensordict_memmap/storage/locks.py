@@ -50,7 +50,7 @@ _forking = threading.RLock()  # held during a fork, so that every open descripto
 
 @contextlib.contextmanager
 def lock_timeout(seconds: float | None) -> Iterator[None]:
-    """Limits, within a ``with`` block, how long saves, loads and appends wait for the lock of another saver.
+    """Limit, within a ``with`` block, how long saves, loads and appends wait for the lock of another saver.
 
     The limit applies to each lock, and to saves with ``return_early=True`` that start in the block. The default is
     600 seconds. A wait of more than 5 seconds warns, and names what is locked and, on Linux, the process that holds it.
@@ -75,7 +75,7 @@ def lock_timeout(seconds: float | None) -> Iterator[None]:
 
 
 def open_for_lock(path: str, flags: int, mode: int = 0o777) -> Descriptor:
-    """Opens a file or folder to lock it; close the descriptor with `close`."""
+    """Open a file or folder to lock it; close the descriptor with `close`."""
     with _forking:
         fd = Descriptor(os.open, path, flags, mode)
         _held.add(fd)
@@ -83,7 +83,7 @@ def open_for_lock(path: str, flags: int, mode: int = 0o777) -> Descriptor:
 
 
 def lock(fd: Descriptor, *, wait: bool, path: str = "", seconds: float | None = None) -> bool:
-    """Locks an open file or folder; returns False if the operating system or file system has no locks.
+    """Lock an open file or folder; return False if the operating system or file system has no locks.
 
     Args:
         fd: the file or folder.
@@ -127,13 +127,13 @@ def lock(fd: Descriptor, *, wait: bool, path: str = "", seconds: float | None = 
 
 
 def close(fd: Descriptor) -> None:
-    """Closes a descriptor, which releases its lock."""
+    """Close a descriptor, which releases its lock."""
     with _forking:
         fd.close()
 
 
 def open_locked(path: str, *, wait: bool, flags: int = FOLDER, seconds: float | None = None) -> Descriptor | None:
-    """Opens and locks a folder or file; returns None if there are no locks.
+    """Open and lock a folder or file; return None if there are no locks.
 
     Raises:
         BlockingIOError: Another process holds the lock and ``wait`` is False.
@@ -153,7 +153,7 @@ def open_locked(path: str, *, wait: bool, flags: int = FOLDER, seconds: float | 
 
 @contextlib.contextmanager
 def try_locked(path: str, flags: int = FOLDER) -> Iterator[bool]:
-    """Holds the lock of a folder or file during a block; yields False if there are no locks.
+    """Hold the lock of a folder or file during a block; yield False if there are no locks.
 
     Raises:
         BlockingIOError: Another process holds the lock.
@@ -168,7 +168,7 @@ def try_locked(path: str, flags: int = FOLDER) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def locked(target: str) -> Iterator[None]:
-    """Keeps out other savers to a target during a block.
+    """Keep out other savers to a target during a block.
 
     The lock is on the parent folder, which stays in place while the target is exchanged. If other users own the parent
     or write to it, this user's savers also exclude each other by a lock file there, and the lock of the parent is
@@ -212,7 +212,7 @@ def _lock_folder(parent: str, target: str, *, is_optional: bool) -> Descriptor |
 
 
 def _lock_file(folder: str) -> Descriptor | None:
-    """Locks a file in a folder that other users own or write to; returns None for other folders."""
+    """Lock a file in a folder that other users own or write to; return None for other folders."""
     if fcntl is None:
         return None
     try:
@@ -242,7 +242,7 @@ def _lock_name(folder: str) -> str:
 
 
 def _holder(fd: Descriptor) -> str:
-    """Returns a description of the process that holds the lock of a file, from ``/proc/locks``."""
+    """Return a description of the process that holds the lock of a file, from ``/proc/locks``."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         inode = str(os.fstat(fd.fileno()).st_ino)
         with open("/proc/locks") as file:

@@ -72,7 +72,7 @@ class Manifest:
     save_id: str | None = None
 
     def dumps(self) -> bytes:
-        """Returns the manifest as JSON."""
+        """Return the manifest as JSON."""
         files = {
             path: size if checksum is None else (size, checksum)
             for path, (size, checksum) in sorted(self.files.items())
@@ -93,12 +93,12 @@ class Manifest:
         return text[:-1] + _SEAL + checksum_of(text[:-1]).encode() + b'"}' if self.is_sealed() else text
 
     def is_sealed(self) -> bool:
-        """Whether any file has a checksum."""
+        """Return whether any file has a checksum."""
         return any(entry.checksum is not None for entry in self.files.values())
 
     @classmethod
     def loads(cls, data: bytes, *, where: str = "the manifest") -> Manifest:
-        """Parses and validates a manifest.
+        """Parse and validates a manifest.
 
         Args:
             data: the content of its file.
@@ -137,7 +137,7 @@ class Manifest:
         return manifest
 
     def under(self, folder: str) -> Manifest:
-        """Returns the part of the manifest about a folder inside, with paths relative to that folder."""
+        """Return the part of the manifest about a folder inside, with paths relative to that folder."""
         start = folder + "/"
         cut = len(start)
         return Manifest(
@@ -153,7 +153,7 @@ class Manifest:
         )
 
     def replaced_under(self, folder: str, part: Manifest) -> Manifest:
-        """Returns the manifest with the entries under a folder inside replaced by those of another manifest."""
+        """Return the manifest with the entries under a folder inside replaced by those of another manifest."""
         start = folder + "/"
 
         def outside(path: str) -> bool:
@@ -173,7 +173,7 @@ class Manifest:
 
 
 def folders(paths: Iterable[str]) -> set[str]:
-    """Returns all parent folders of some relative paths.
+    """Return all parent folders of some relative paths.
 
     >>> sorted(folders(["a/b/c", "d"]))
     ['a', 'a/b']
@@ -186,7 +186,7 @@ def folders(paths: Iterable[str]) -> set[str]:
 
 
 def _check_seal(data: bytes, seal: object, needed: bool) -> None:
-    """Refuses a manifest whose bytes changed since it was written: a corrupt checksum could hide a corrupt file."""
+    """Refuse a manifest whose bytes changed since it was written: a corrupt checksum could hide a corrupt file."""
     if needed or seal is not None:
         body, found, _ = data.rpartition(_SEAL)
         if not found or checksum_of(body) != seal:

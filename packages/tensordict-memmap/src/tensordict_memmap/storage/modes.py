@@ -22,7 +22,7 @@ PRIVATE_FOLDER = 0o700
 
 
 def copy_mode(source: str, target: str) -> None:
-    """Gives a file or folder the mode of another one, if that exists.
+    """Give a file or folder the mode of another one, if that exists.
 
     >>> from pathlib import Path
     >>> Path("old").touch(mode=0o640), Path("new").touch()
@@ -36,7 +36,7 @@ def copy_mode(source: str, target: str) -> None:
 
 
 def copy_modes(earlier: str, stage: str, files: Collection[str]) -> None:
-    """Gives staged files and folders the modes of those that they replace; new files get that of the manifest.
+    """Give staged files and folders the modes of those that they replace; new files get that of the manifest.
 
     Args:
         earlier: the folder with the earlier save; it may be absent.
@@ -55,7 +55,7 @@ def copy_modes(earlier: str, stage: str, files: Collection[str]) -> None:
 
 
 def _mode(path: str) -> int:
-    """Returns the mode of a regular file; 0 if there is none."""
+    """Return the mode of a regular file; 0 if there is none."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

@@ -46,7 +46,7 @@ _REPLACEMENT = re.compile(rf"(?:{re.escape(NAME)}|{re.escape(META)}|.+{re.escape
 
 
 def inside(folder: str, path: str) -> str:
-    """Joins a folder and a relative path that has ``/`` between names.
+    """Join a folder and a relative path that has ``/`` between names.
 
     >>> inside("saved", "b/c.memmap") == os.path.join("saved", "b", "c.memmap")
     True
@@ -55,7 +55,7 @@ def inside(folder: str, path: str) -> str:
 
 
 def sync_folders(folder: str, files: Iterable[str]) -> None:
-    """Syncs every folder that holds one of the files to disk, the root last, so that the file names are durable."""
+    """Sync every folder that holds one of the files to disk, the root last, so that the file names are durable."""
     for part in folders(files):
         syscalls.sync_folder(inside(folder, part))
     syscalls.sync_folder(folder)
@@ -65,7 +65,7 @@ def sync_folders(folder: str, files: Iterable[str]) -> None:
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
-    """Reads the manifest of a folder; returns None if it has none.
+    """Read the manifest of a folder; return None if it has none.
 
     Raises:
         ValueError: The manifest is not valid.
@@ -76,14 +76,14 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
 
 
 def read_valid_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
-    """Reads the manifest of a folder; returns None if it has none or an invalid one."""
+    """Read the manifest of a folder; return None if it has none or an invalid one."""
     with contextlib.suppress(ValueError):
         return read_manifest(folder)
     return None
 
 
 def manifest_for(folder: str | os.PathLike[str]) -> Manifest | None:
-    """Returns the manifest of a folder, else the part about it in that of the nearest ancestor, else None."""
+    """Return the manifest of a folder, else the part about it in that of the nearest ancestor, else None."""
     own = read_manifest(folder)
     if own is not None:
         return own
@@ -92,7 +92,7 @@ def manifest_for(folder: str | os.PathLike[str]) -> Manifest | None:
 
 
 def ancestor_manifests(folder: str) -> Iterator[tuple[str, Manifest, str]]:
-    """Yields each ancestor that has a manifest, nearest first: its path, the manifest, and the path from there."""
+    """Yield each ancestor that has a manifest, nearest first: its path, the manifest, and the path from there."""
     above = os.path.dirname(folder)
     while above != os.path.dirname(above):
         manifest = read_valid_manifest(above)
@@ -105,7 +105,7 @@ def ancestor_manifests(folder: str) -> Iterator[tuple[str, Manifest, str]]:
 
 
 def owned_files(folder: str) -> set[str] | None:
-    """Returns the files in a folder that saves own, manifests included; None if it has no valid manifest."""
+    """Return the files in a folder that saves own, manifests included; None if it has no valid manifest."""
     manifest = read_valid_manifest(folder)
     if manifest is None:
         return None
@@ -120,7 +120,7 @@ def owned_files(folder: str) -> set[str] | None:
 
 
 def owned_or_listed_above(folder: str) -> set[str]:
-    """Returns the files in a folder that its own manifest, or else that of an ancestor, lists."""
+    """Return the files in a folder that its own manifest, or else that of an ancestor, lists."""
     owned = owned_files(folder)
     if owned is None:
         with contextlib.suppress(ValueError):
@@ -130,7 +130,7 @@ def owned_or_listed_above(folder: str) -> set[str]:
 
 
 def owns_all(folder: str) -> bool:
-    """Whether a folder holds a save and no foreign files, so that the whole folder may be exchanged."""
+    """Return whether a folder holds a save and no foreign files, so that the whole folder may be exchanged."""
     owned = owned_files(folder)
     if owned is None:
         return False
@@ -145,7 +145,7 @@ def owns_all(folder: str) -> bool:
 
 
 def _walk(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yields all entries below a folder with their relative paths; each folder comes before its entries."""
+    """Yield all entries below a folder with their relative paths; each folder comes before its entries."""
     stack = [("", folder)]
     while stack:
         prefix, path = stack.pop()
@@ -165,7 +165,7 @@ def _walk(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def remove_save(folder: str, *, keep_in: str) -> None:
-    """Removes a replaced or unfinished save; moves files that it does not own to the folder ``keep_in``."""
+    """Remove a replaced or unfinished save; move files that it does not own to the folder ``keep_in``."""
     if not os.path.lexists(folder):
         return
     owned = owned_files(folder)
@@ -177,7 +177,7 @@ def remove_save(folder: str, *, keep_in: str) -> None:
 
 
 def move_foreign(folder: str, owned: set[str], keep_in: str) -> None:
-    """Moves files that a save does not own to another folder, except those whose name exists there."""
+    """Move files that a save does not own to another folder, except those whose name exists there."""
     own = {*owned, STAGED_JOURNAL, JOURNAL}
     for name, entry in _walk(folder):
         if name not in own and not entry.is_dir(follow_symlinks=False):
@@ -188,7 +188,7 @@ def move_foreign(folder: str, owned: set[str], keep_in: str) -> None:
 
 
 def remove_owned(folder: str, owned: set[str]) -> None:
-    """Removes the files of a save, its manifest last, and folders that become empty."""
+    """Remove the files of a save, its manifest last, and folders that become empty."""
     places = []
     for name, entry in _walk(folder):  # one walk, since a save that replaces another one waits for it
         with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ def remove_owned(folder: str, owned: set[str]) -> None:
 
 
 def remove_replacements(folder: str) -> None:
-    """Removes the temporary files that a killed process left in `staging.replacing`; the caller holds the lock.
+    """Remove the temporary files that a killed process left in `staging.replacing`; the caller holds the lock.
 
     Any save replaces manifests; a writer of a growing dataset replaces other files too.
     """
@@ -220,7 +220,7 @@ def remove_replacements(folder: str) -> None:
 
 
 def remove_files(folder: str, files: Iterable[str]) -> None:
-    """Removes files by their relative paths, and folders that become empty; ignores errors."""
+    """Remove files by their relative paths, and folders that become empty; ignores errors."""
     files = set(files)
     paths = {part: inside(folder, part) for part in folders(files)}
     ours = {part for part, path in paths.items() if os.path.realpath(path) == path}  # not through symbolic links

@@ -103,7 +103,7 @@ class RowsCommitted:
     ring: Ring | None = None
 
     def record(self) -> dict[str, Any]:
-        """Returns the object that the manifest stores as JSON."""
+        """Return the object that the manifest stores as JSON."""
         parts = [[part.start, part.stop, part.done] for part in self.parts]
         ragged = {path: [one.nbytes, one.shown, list(one.row), one.kind] for path, one in self.ragged.items()}
         record: dict[str, Any] = {"rows": self.rows, "shown": self.shown, "meta": list(self.meta)}
@@ -112,7 +112,7 @@ class RowsCommitted:
 
     @classmethod
     def read(cls, record: Any) -> RowsCommitted:
-        """Parses and validates the object from the manifest.
+        """Parse and validates the object from the manifest.
 
         Raises:
             ValueError: The object is not valid.
@@ -138,7 +138,7 @@ class RowsCommitted:
         return cls(rows, shown, tuple(meta), tuple(parts), ragged, ring)
 
     def with_part(self, part: Part) -> RowsCommitted:
-        """Returns the state after a range is filled up to ``part.done``; a row counts once all rows before it do."""
+        """Return the state after a range is filled up to ``part.done``; a row counts once all rows before it do."""
         parts = sorted([*(other for other in self.parts if other.start != part.start), part], key=lambda p: p.start)
         rows, open_parts = self.rows, []
         for other in parts:
@@ -165,7 +165,7 @@ def _read_ragged(nbytes: Any, shown: Any, row: Any, kind: Any) -> RaggedState:
 
 
 def fingerprint(document: bytes) -> str:
-    """Returns a hash of a ``meta.json``.
+    """Return a hash of a ``meta.json``.
 
     >>> fingerprint(b"{}")
     'xxh64:...'
@@ -174,7 +174,7 @@ def fingerprint(document: bytes) -> str:
 
 
 def resized(document: bytes, rows: int) -> bytes:
-    """Returns a ``meta.json`` with ``rows`` as the first dimension of the node and of its leaves.
+    """Return a ``meta.json`` with ``rows`` as the first dimension of the node and of its leaves.
 
     The result is padded with spaces, so its length does not depend on ``rows``. An invalid document is returned
     unchanged; its parser raises the error.

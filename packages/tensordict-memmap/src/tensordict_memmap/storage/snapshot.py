@@ -40,7 +40,7 @@ class Replaced(Exception):
 
 
 def unreplaced(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
-    """Calls ``load`` until no save replaces the folder during the call, and returns its result.
+    """Call ``load`` until no save replaces the folder during the call, and return its result.
 
     Args:
         folder: the folder that ``load`` opens.
@@ -73,7 +73,7 @@ def unreplaced(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
 
 
 def read_folder(path: str | os.PathLike[str], read: Callable[[SavedFolder], _T]) -> _T:
-    """Recovers a saved folder, then calls ``read`` until no save changes the folder during the call.
+    """Recover a saved folder, then call ``read`` until no save changes the folder during the call.
 
     Args:
         path: the folder.
@@ -136,7 +136,7 @@ def _identity(path: str) -> Any:
 
 
 def row_description(root: str) -> str:
-    """Returns the path of the ``meta.json`` with the number of rows, one level below the root for a tensorclass."""
+    """Return the path of the ``meta.json`` with the number of rows, one level below the root for a tensorclass."""
     wrapped = f"{WRAPPED}/{META}"
     if not os.path.lexists(f"{root}/{wrapped}"):
         return META
@@ -166,7 +166,7 @@ class SavedFolder:
         self._stamps: dict[str, syscalls.Stamp] = {}
 
     def count(self, manifest: Manifest | None) -> Manifest | None:
-        """Sets ``rows`` from the manifest of a growing dataset, or from a newer one if a writer has just replaced it.
+        """Set ``rows`` from the manifest of a growing dataset, or from a newer one if a writer has just replaced it.
 
         Returns:
             The manifest with that number of rows.
@@ -195,7 +195,7 @@ class SavedFolder:
         return manifest
 
     def read(self, path: str) -> bytes | None:
-        """Returns the content of a regular file; None if it does not exist."""
+        """Return the content of a regular file; None if it does not exist."""
         nested = path.endswith("/" + META)
         document = syscalls.read_file(f"{self.root}/{path}", self._stamps if nested else None)
         if self.rows is None or document is None or not (nested or path == META):
@@ -203,7 +203,7 @@ class SavedFolder:
         return resized(document, self.rows)
 
     def is_unchanged(self) -> bool:
-        """Whether no folder inside was saved again since its ``meta.json`` was read.
+        """Return whether no folder inside was saved again since its ``meta.json`` was read.
 
         If a save into one was interrupted during its commit, this method finishes it and returns False. The
         ``meta.json`` files of a growing dataset are not compared, since appends change them.
@@ -218,7 +218,7 @@ class SavedFolder:
         return True
 
     def has(self, path: str) -> bool:
-        """Whether there is a file or folder at a relative path."""
+        """Return whether there is a file or folder at a relative path."""
         try:
             mode = os.lstat(f"{self.root}/{path}").st_mode
         except (OSError, ValueError):
@@ -226,11 +226,11 @@ class SavedFolder:
         return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
     def names(self, path: str) -> list[str]:
-        """Returns the names in a folder."""
+        """Return the names in a folder."""
         return os.listdir(f"{self.root}/{path}" if path else self.root)
 
     def numbered(self, path: str) -> list[int]:
-        """Returns the numbers that are names of subfolders, in order."""
+        """Return the numbers that are names of subfolders, in order."""
         with os.scandir(f"{self.root}/{path}" if path else self.root) as entries:
             return sorted(
                 int(entry.name)
@@ -254,16 +254,16 @@ class ListedFolder:
         self.paths = sorted(files)
 
     def has(self, path: str) -> bool:
-        """Whether there is a file or folder at a relative path."""
+        """Return whether there is a file or folder at a relative path."""
         return self._at(path) == path or self._at(path + "/").startswith(path + "/")
 
     def _at(self, start: str) -> str:
-        """The first path that is not before one; paths are looked up, since the set of their folders may be large."""
+        """Return the first path that is not before one, by a search: the set of their folders may be large."""
         position = bisect.bisect_left(self.paths, start)
         return self.paths[position] if position < len(self.paths) else ""
 
     def _below(self, path: str) -> Iterator[str]:
-        """The paths in a folder, relative to it."""
+        """Yield the paths in a folder, relative to it."""
         start = path + "/" if path else ""
         for position in range(bisect.bisect_left(self.paths, start), len(self.paths)):
             if not self.paths[position].startswith(start):
@@ -271,10 +271,10 @@ class ListedFolder:
             yield self.paths[position][len(start) :]
 
     def names(self, path: str) -> list[str]:
-        """Returns the names of the files and folders in a folder."""
+        """Return the names of the files and folders in a folder."""
         return sorted({name.partition("/")[0] for name in self._below(path)})
 
     def numbered(self, path: str) -> list[int]:
-        """Returns the numbers that are names of subfolders, in order."""
+        """Return the numbers that are names of subfolders, in order."""
         names = {name.partition("/")[0] for name in self._below(path) if "/" in name}
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())

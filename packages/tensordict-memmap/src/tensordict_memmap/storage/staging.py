@@ -58,7 +58,7 @@ _listings: dict[str, tuple[float, list[str]]] = {}
 
 
 def staging_name(target: str = "") -> str:
-    """Returns a new temporary name for a file or folder that will be renamed to ``target``.
+    """Return a new temporary name for a file or folder that will be renamed to ``target``.
 
     Without a target it is the name of a staging folder inside the target folder.
 
@@ -70,13 +70,13 @@ def staging_name(target: str = "") -> str:
 
 
 def staged_names(names: Iterable[str], target: str = "") -> list[str]:
-    """Returns those of the names that have the form of `staging_name` for ``target``."""
+    """Return those of the names that have the form of `staging_name` for ``target``."""
     prefix = _prefix(target)
     return [name for name in names if name.startswith(prefix) and _TOKEN.fullmatch(name, len(prefix))]
 
 
 def list_staged(folder: str, target: str = "") -> list[str]:
-    """Lists the staging names for ``target`` in a folder.
+    """List the staging names for ``target`` in a folder.
 
     Listing a folder for each save takes quadratic time in total over thousands of saves into one folder, so the
     listing of a large folder is cached for a while.
@@ -107,7 +107,7 @@ def _prefix(target: str) -> str:
 
 
 def _shortened(name: str, more: int) -> str:
-    """Returns a file name, or a hash of it if it is too long with ``more`` bytes, which keeps the suffix of leaves."""
+    """Return a file name, or a hash of it if it is too long with ``more`` bytes, which keeps the suffix of leaves."""
     encoded = os.fsencode(name)
     if len(encoded) + more <= _LONGEST:
         return name
@@ -119,7 +119,7 @@ def _shortened(name: str, more: int) -> str:
 
 @contextlib.contextmanager
 def staged_file(path: str) -> Iterator[str]:
-    """Creates and locks an empty temporary file beside ``path``; removes it afterwards unless it was renamed."""
+    """Create and lock an empty temporary file beside ``path``; remove it afterwards unless it was renamed."""
     folder, name = os.path.split(path)
     remove_abandoned(folder, name, os.unlink, locks.FILE)
     staged, lock = _new_file(folder, name, PRIVATE_FILE if os.path.lexists(path) else 0o666)
@@ -145,7 +145,7 @@ def _new_file(folder: str, name: str, mode: int) -> tuple[str, Descriptor]:
 
 
 def put_in_place(staged: str, path: str, *, existsok: bool = True) -> None:
-    """Renames a complete file to its target; with ``existsok=False`` only one of several concurrent calls succeeds.
+    """Rename a complete file to its target; with ``existsok=False`` only one of several concurrent calls succeeds.
 
     Raises:
         RuntimeError: The target exists and ``existsok`` is False.
@@ -158,12 +158,12 @@ def put_in_place(staged: str, path: str, *, existsok: bool = True) -> None:
 
 
 def file_exists(path: str) -> RuntimeError:
-    """Returns the error of a save with ``existsok=False`` to a file that exists."""
+    """Return the error of a save with ``existsok=False`` to a file that exists."""
     return RuntimeError(f"{path} exists, and existsok=False does not replace files; choose another name")
 
 
 def refuse_special(path: str) -> None:
-    """Refuses to save a file in the place of a pipe, a device or a socket.
+    """Refuse to save a file in the place of a pipe, a device or a socket.
 
     Raises:
         FileExistsError: The path is one of them.
@@ -180,7 +180,7 @@ def refuse_special(path: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
-    """Yields a temporary path; a file written there replaces ``path`` in one step, unless the block raises.
+    """Yield a temporary path; a file written there replaces ``path`` in one step, unless the block raises.
 
     The file gets the mode of the one that it replaces, and until then only this user may read it.
 
@@ -208,7 +208,7 @@ def replacing(path: str, *, existsok: bool = True) -> Iterator[str]:
 
 
 def replace_file(path: str, data: bytes, *, durable: bool) -> None:
-    """Replaces the content of a small file in one step; readers never see a partial file."""
+    """Replace the content of a small file in one step; readers never see a partial file."""
     with replacing(path) as staged:
         syscalls.write_file(staged, data, durable)
     if durable:
@@ -220,7 +220,7 @@ def replace_file(path: str, data: bytes, *, durable: bool) -> None:
 
 @contextlib.contextmanager
 def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
-    """Creates the parent folders of an absolute path, and removes the new ones if the block raises.
+    """Create the parent folders of an absolute path, and remove the new ones if the block raises.
 
     Args:
         path: the path.
@@ -249,7 +249,7 @@ def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
 
 
 def remove_abandoned(folder: str, target: str, remove: Callable[[str], object], flags: int = locks.FOLDER) -> None:
-    """Removes the staged files and folders that killed processes left for a target.
+    """Remove the staged files and folders that killed processes left for a target.
 
     Args:
         folder: the folder that holds them.
@@ -270,7 +270,7 @@ _TEMPORARY = "tensordict"
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Creates a folder in the system's temporary folder for the duration of a block, for saves to be uploaded.
+    """Create a folder in the system's temporary folder for the duration of a block, for saves to be uploaded.
 
     It first removes such folders that killed processes of this user left.
 

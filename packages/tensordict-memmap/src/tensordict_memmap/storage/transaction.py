@@ -63,7 +63,7 @@ def save_file(
     existsok: bool = True,
     size: int = 1 << 62,
 ) -> None:
-    """Replaces a file atomically by one that ``write`` writes.
+    """Replace a file atomically by one that ``write`` writes.
 
     Args:
         target: the file. Missing parent folders are created, and a symbolic link is followed.
@@ -90,7 +90,7 @@ def save_file(
 def saving_file(
     target: str | os.PathLike[str], *, durable: bool = False, existsok: bool = True, size: int = 1 << 62
 ) -> Iterator[str]:
-    """Yields an empty file, which replaces the target at the end of the block unless that raises; see `save_file`."""
+    """Yield an empty file, which replaces the target at the end of the block unless that raises; see `save_file`."""
     path = os.path.realpath(target)
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, "a folder has the name of the file to save; remove it first", path)
@@ -109,7 +109,7 @@ def saving_file(
 
 @contextlib.contextmanager
 def _blocks_kept(path: str) -> Iterator[None]:
-    """Leaves freeing the blocks of a large replaced file to the background."""
+    """Leave freeing the blocks of a large replaced file to the background."""
     earlier = None
     if os.name == "posix":  # Windows cannot replace an open file
         with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ def save_folder(
     count: int = 0,
     files: Iterable[str] = (),
 ) -> Manifest:
-    """Replaces the save in a folder atomically by one that ``write`` writes.
+    """Replace the save in a folder atomically by one that ``write`` writes.
 
     Args:
         target: the folder. Missing parent folders are created, and a symbolic link is followed.
@@ -186,7 +186,7 @@ def saving_folder(
     size: int = 1 << 62,
     count: int = 0,
 ) -> Iterator[Stage]:
-    """Yields a staging folder, which replaces the save in the target at the end of the block unless that raises.
+    """Yield a staging folder, which replaces the save in the target at the end of the block unless that raises.
 
     The block sets the ``manifest`` of what it yields; for the arguments see `save_folder`.
     """
@@ -202,7 +202,7 @@ def saving_folder(
 def _prepared(
     target: str | os.PathLike[str], durable: bool, size: int, count: int | None
 ) -> Iterator[tuple[str, Stage | None]]:
-    """Recovers the target, and yields its path and a staging folder for some files; without a count there is none."""
+    """Recover the target, and yield its path and a staging folder for some files; without a count there is none."""
     path = os.path.realpath(target)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise FileExistsError(errno.EEXIST, "a file has the name of the folder to save to; remove it first", path)
@@ -216,7 +216,7 @@ def _prepared(
 
 
 def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | None]) -> bool:
-    """Adds files to a saved folder, or to a folder inside one, and replaces files of the same names, atomically.
+    """Add files to a saved folder, or to a folder inside one, and replace files of the same names, atomically.
 
     Args:
         folder: the folder.
@@ -258,7 +258,7 @@ def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | 
 
 
 def check_new(target: str) -> None:
-    """Refuses a folder that is not empty.
+    """Refuse a folder that is not empty.
 
     Raises:
         RuntimeError: The folder is not empty.
@@ -274,7 +274,7 @@ def check_new(target: str) -> None:
 
 
 def recover(target: str | os.PathLike[str]) -> None:
-    """Finishes a save that was interrupted during its commit to a folder or to one of its ancestors.
+    """Finish a save that was interrupted during its commit to a folder or to one of its ancestors.
 
     A load calls this first. A journal in an ancestor is ignored unless this user owns it, since other users may write
     to some ancestors.
@@ -301,7 +301,7 @@ def _is_mine(path: str) -> bool:
 
 
 def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None:
-    """Drops the checksums of files from every manifest that lists them, before they are opened for writing.
+    """Drop the checksums of files from every manifest that lists them, before they are opened for writing.
 
     The changed manifests are synced to disk.
 
@@ -340,13 +340,13 @@ class Stage:
     manifest: Manifest | None = None
 
     def close(self) -> None:
-        """Releases the lock."""
+        """Release the lock."""
         if self.lock is not None:
             locks.close(self.lock)
 
 
 def _new_stage(target: str, count: int) -> Stage:
-    """Creates a staging folder beside the target, or inside it if it is a mount point or the parent is read-only."""
+    """Create a staging folder beside the target, or inside it if it is a mount point or the parent is read-only."""
     inside = os.path.join(target, staging_name())
     path = inside if os.path.ismount(target) else _beside(target)
     mode = PRIVATE_FOLDER if os.path.lexists(target) else 0o777
@@ -368,7 +368,7 @@ def _beside(target: str) -> str:
 
 
 def _scattered(folder: str, target: str, mode: int) -> str:
-    """Creates a staging folder in another block group, which ext4 chooses by the flags of the parent folder."""
+    """Create a staging folder in another block group, which ext4 chooses by the flags of the parent folder."""
     path = _beside(target)
     made = os.path.join(folder, os.path.basename(path))
     try:
@@ -380,7 +380,7 @@ def _scattered(folder: str, target: str, mode: int) -> str:
 
 
 def _remove_abandoned(target: str) -> None:
-    """Removes the staging folders of killed processes, and replaced saves that they had not removed yet."""
+    """Remove the staging folders of killed processes, and replaced saves that they had not removed yet."""
     remove = functools.partial(ownership.remove_save, keep_in=target)
     remove_abandoned(*os.path.split(target), remove)
     if os.path.isdir(target):
@@ -423,7 +423,7 @@ def _committed(stage: Stage, target: str, durable: bool, existsok: bool) -> Iter
 
 
 def _check_depth_above(target: str, manifest: Manifest) -> None:
-    """Refuses a save inside another one whose manifest could not list the files, since they lie too deep.
+    """Refuse a save inside another one whose manifest could not list the files, since they lie too deep.
 
     Raises:
         ValueError: There is such a save around the target.
@@ -440,7 +440,7 @@ def _check_depth_above(target: str, manifest: Manifest) -> None:
 
 
 def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, files: Iterable[str]) -> Manifest:
-    """Overwrites files in place; meanwhile the manifest marks the save as incomplete."""
+    """Overwrite files in place; meanwhile the manifest marks the save as incomplete."""
     os.makedirs(target, exist_ok=True)
     path = os.path.join(target, NAME)
     stale = ownership.owned_or_listed_above(target)
@@ -466,7 +466,7 @@ def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, fil
 
 
 def _update_ancestors(target: str, manifest: Manifest, durable: bool) -> None:
-    """Updates the manifests of ancestors that list this save; until then its own manifest takes precedence."""
+    """Update the manifests of ancestors that list this save; until then its own manifest takes precedence."""
     for above, _, part in list(ownership.ancestor_manifests(target)):
         with locks.locked(above):
             current = ownership.read_valid_manifest(above)

@@ -32,7 +32,7 @@ LEVELS = ("none", "size", "full")
 
 
 def check_level(verify: str) -> None:
-    """Refuses an unknown level of verification.
+    """Refuse an unknown level of verification.
 
     Raises:
         ValueError: The level is unknown.
@@ -44,7 +44,7 @@ def check_level(verify: str) -> None:
 
 
 def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
-    """Returns the leaves at or below a nested key, by the paths of their files."""
+    """Return the leaves at or below a nested key, by the paths of their files."""
     found: dict[str, Leaf] = {}
     for leaf in leaves(node):
         if leaf.key[: len(only)] == only:
@@ -55,7 +55,7 @@ def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
 
 
 def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], mode: str | None) -> str | None:
-    """Returns the mode for mapping leaves; for ``"r+"`` drops their checksums first.
+    """Return the mode for mapping leaves; for ``"r+"`` drops their checksums first.
 
     Args:
         root: the loaded folder.
@@ -72,7 +72,7 @@ def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], m
 
 
 def verify_tree(node: Node, root: str, manifest: Manifest | None, only: tuple[str, ...] = ()) -> None:
-    """Verifies the checksums of all files of the leaves and nodes at or below a nested key.
+    """Verify the checksums of all files of the leaves and nodes at or below a nested key.
 
     Raises:
         ValueError: A checksum differs or is missing; the error names the keys.
@@ -131,7 +131,7 @@ _Blocks = list[tuple[Range, Extent, int, int]]
 
 
 def verify_ranges(ranges: Iterable[Range], where: str) -> None:
-    """Reads ranges of files on several threads and compares them with their checksums.
+    """Read ranges of files on several threads and compare them with their checksums.
 
     Raises:
         ValueError: A checksum differs; the error names the ranges.
@@ -173,7 +173,7 @@ def _hash_blocks(job: _Blocks, failed: list[Range]) -> None:
 
 
 def _open(one: Range) -> Descriptor | None:
-    """Opens the file of a range; returns None if it is not a regular file or has another size."""
+    """Open the file of a range; return None if it is not a regular file or has another size."""
     if isinstance(one.file, int):
         return Descriptor(os.dup, one.file)
     try:
@@ -187,7 +187,7 @@ def _open(one: Range) -> Descriptor | None:
 
 
 def without_checksum(names: Sequence[str], where: str) -> ValueError:
-    """Returns the error for files without checksums."""
+    """Return the error for files without checksums."""
     return ValueError(
         f"{where} has no checksum of {listed(names)}, and verify='full' requires one: it was saved without checksums, "
         "or opened with mode='r+'; save it with checksum=True, or load it with verify='size'"
@@ -195,7 +195,7 @@ def without_checksum(names: Sequence[str], where: str) -> ValueError:
 
 
 def damaged(names: Sequence[str], where: str) -> ValueError:
-    """Returns the error for files that differ from their checksums."""
+    """Return the error for files that differ from their checksums."""
     return ValueError(
         f"checksum mismatch in {where} of {listed(names)}; restore {'it' if len(names) == 1 else 'them'} from another "
         "copy, or load with verify='size' to read the damaged content"

@@ -43,7 +43,7 @@ class Filled:
         filename: str | os.PathLike[str] | None = None,
         existsok: bool = False,
     ) -> Self:
-        """Makes a tensor of zeros; its file takes no space until it is written to.
+        """Make a tensor of zeros; its file takes no space until it is written to.
 
         Args:
             *size: the shape, as integers or as one sequence. For a nested tensor, a 2D integer tensor with the shape of
@@ -63,7 +63,7 @@ class Filled:
 
     @classmethod
     def zeros(cls, *size: Any, **options: Any) -> Self:
-        """Makes a tensor of zeros; the arguments are those of :meth:`empty`.
+        """Make a tensor of zeros; the arguments are those of :meth:`empty`.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.zeros((2,), dtype=torch.int8).tolist()
@@ -73,7 +73,7 @@ class Filled:
 
     @classmethod
     def ones(cls, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Self:
-        """Makes a tensor of ones; the arguments are those of :meth:`empty`.
+        """Make a tensor of ones; the arguments are those of :meth:`empty`.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.ones(2, dtype=torch.int8).tolist()
@@ -92,7 +92,7 @@ class Filled:
         filename: str | os.PathLike[str] | None = None,
         existsok: bool = False,
     ) -> Self:
-        """Makes a tensor filled with one value; the other arguments are those of :meth:`empty`.
+        """Make a tensor filled with one value; the other arguments are those of :meth:`empty`.
 
         Args:
             *size: the shape, as integers or as one sequence; the value may follow it, as in ``torch.full``.
@@ -191,7 +191,7 @@ class Filled:
 
 
 def check_device(device: torch.device | str | None) -> None:
-    """Refuses a device other than the CPU, since only CPU memory can map files.
+    """Refuse a device other than the CPU, since only CPU memory can map files.
 
     Raises:
         RuntimeError: The device is not the CPU.

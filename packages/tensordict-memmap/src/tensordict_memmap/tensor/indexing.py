@@ -18,7 +18,7 @@ from tensordict_memmap.schema.dtypes import as_bits, reach
 
 
 def row_numbers(tensor: torch.Tensor, index: Any) -> torch.Tensor | None:
-    """Returns an index as row numbers if copying contiguous rows is faster than general indexing; else None.
+    """Return an index as row numbers if copying contiguous rows is faster than general indexing; else None.
 
     >>> row_numbers(torch.zeros(1000, 1000), [3, 1, 2, 5, 8])
     tensor([3, 1, 2, 5, 8])
@@ -40,7 +40,7 @@ def row_numbers(tensor: torch.Tensor, index: Any) -> torch.Tensor | None:
 
 
 def gather_rows(src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Returns ``src[index]`` for rows of the first dimension, several times faster than indexing a mapped tensor.
+    """Return ``src[index]`` for rows of the first dimension, several times faster than indexing a mapped tensor.
 
     Args:
         src: a tensor of at least one dimension, in memory or mapped.
@@ -87,7 +87,7 @@ def gather_rows(src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> None:
-    """Sets ``dst[index] = src`` for rows of the first dimension; if an index occurs twice, the last row is written.
+    """Set ``dst[index] = src`` for rows of the first dimension; if an index occurs twice, the last row is written.
 
     Args:
         dst: a tensor of at least one dimension, in memory or mapped, changed in place.
@@ -130,27 +130,27 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> N
 
 
 def _items(tensor: torch.Tensor) -> np.ndarray:
-    """Returns the rows of a tensor, each of them contiguous, as a one-dimensional array of opaque items."""
+    """Return the rows of a tensor, each of them contiguous, as a one-dimensional array of opaque items."""
     size = prod(tensor.shape[1:]) * tensor.element_size()
     return syscalls.items(tensor.data_ptr(), tensor.shape[0], size, tensor.stride(0) * tensor.element_size())
 
 
 def _read_ahead(tensor: torch.Tensor, rows: torch.Tensor) -> None:
-    """Starts reading rows of a mapping: a page fault would read ten times as much, and block."""
+    """Start reading rows of a mapping: a page fault would read ten times as much, and block."""
     step, size, first = tensor.stride(0) * tensor.element_size(), tensor[0].nbytes, tensor.data_ptr()
     for row in rows.tolist():
         syscalls.read_ahead(first + row * step, size)
 
 
 def _apart(dense: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Returns a dense tensor, copied if it overlaps the memory of the target."""
+    """Return a dense tensor, copied if it overlaps the memory of the target."""
     start = target.data_ptr()
     end = start + reach(target.shape, target.stride()) * target.element_size()
     return dense.clone() if dense.data_ptr() < end and start < dense.data_ptr() + dense.nbytes else dense
 
 
 def _rows_are_runs(tensor: torch.Tensor) -> bool:
-    """Whether every row is contiguous in CPU memory."""
+    """Return whether every row is contiguous in CPU memory."""
     return tensor.device.type == "cpu" and tensor.numel() > 0 and tensor.stride(0) >= 0 and tensor[0].is_contiguous()
 
 

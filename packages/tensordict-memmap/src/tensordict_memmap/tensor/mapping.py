@@ -27,7 +27,7 @@ MODES = {"r": False, "c": False, "r+": True}
 
 
 def check_mode(mode: str | None) -> None:
-    """Refuses an unknown mode.
+    """Refuse an unknown mode.
 
     Raises:
         ValueError: The mode is unknown.
@@ -62,7 +62,7 @@ _live: dict[int, Place] = {}
 
 
 def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
-    """Yields for each tensor the mapped range that holds its memory; None for memory that is not mapped.
+    """Yield for each tensor the mapped range that holds its memory; None for memory that is not mapped.
 
     Fake tensors, nested tensors and wrappers have no address, and tensors without elements no memory.
 
@@ -84,7 +84,7 @@ def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
 
 
 def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
-    """Returns whether the memory of every tensor lies in a mapping of this module; tensors without elements have none.
+    """Return whether the memory of every tensor lies in a mapping of this module; tensors without elements have none.
 
     >>> are_mapped([torch.zeros(2)]), are_mapped([torch.frombuffer(Mapping.anonymous(8).buffer, dtype=torch.int32)[1:]])
     (False, True)
@@ -124,7 +124,7 @@ class _Foreign:
 
 
 def _bytes_at(address: int, nbytes: int) -> dict[str, Any]:
-    """Returns NumPy's array interface for memory at an address."""
+    """Return NumPy's array interface for memory at an address."""
     return {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
 
@@ -164,7 +164,7 @@ class Mapping:
 
     @classmethod
     def open(cls, filename: str, nbytes: int | None = None, *, offset: int = 0, mode: str | None = None) -> Mapping:
-        """Maps a range of an existing file, without changing it.
+        """Map a range of an existing file, without changing it.
 
         Args:
             filename: the path.
@@ -198,7 +198,7 @@ class Mapping:
 
     @classmethod
     def anonymous(cls, nbytes: int) -> Mapping:
-        """Makes anonymous shared memory of zeros, which is freed with its last mapping in any process."""
+        """Make anonymous shared memory of zeros, which is freed with its last mapping in any process."""
         if hasattr(os, "memfd_create"):
             file = Descriptor(os.memfd_create, "tensordict-memmap")
         else:
@@ -213,7 +213,7 @@ class Mapping:
 
     @classmethod
     def from_descriptor(cls, fd: int, nbytes: int) -> Mapping:
-        """Maps anonymous shared memory given by its descriptor, and takes ownership of the descriptor."""
+        """Map anonymous shared memory given by its descriptor, and take ownership of the descriptor."""
         return cls._over_descriptor(Descriptor(int, fd), nbytes)
 
     @classmethod
@@ -224,7 +224,7 @@ class Mapping:
 
     @classmethod
     def over(cls, storage: torch.UntypedStorage, filename: str | None) -> Mapping:
-        """Wraps memory that torch has mapped already."""
+        """Wrap memory that torch has mapped already."""
         mapping = cls.nothing(filename)
         mapping.nbytes = storage.nbytes()
         if filename is not None:
@@ -236,7 +236,7 @@ class Mapping:
 
     @classmethod
     def nothing(cls, filename: str | None = None, mode: str = "r+") -> Mapping:
-        """Makes an empty mapping, which needs no file."""
+        """Make an empty mapping, which needs no file."""
         mapping = cls.__new__(cls)
         mapping.filename, mapping.mode, mapping.offset, mapping.nbytes = filename, mode, 0, 0
         mapping.identity, mapping.descriptor, mapping.buffer = (0, 0), None, np.empty(0, np.uint8)
@@ -248,7 +248,7 @@ class Mapping:
         return int(self.buffer.ctypes.data)
 
     def array(self) -> np.memmap[Any, np.dtype[np.uint8]]:
-        """Returns the bytes as a ``numpy.memmap``, for NumPy and Numba."""
+        """Return the bytes as a ``numpy.memmap``, for NumPy and Numba."""
         if isinstance(self.buffer, np.memmap):
             return self.buffer
         array = np.ndarray.__new__(np.memmap, (self.nbytes,), np.uint8, self.buffer)
@@ -256,12 +256,12 @@ class Mapping:
         return array
 
     def flush(self) -> None:
-        """Syncs bytes written through the mapping to disk."""
+        """Sync bytes written through the mapping to disk."""
         if self.filename is not None and self.mode == "r+" and self.nbytes:
             syscalls.sync_mapping(self.address, self.nbytes)
 
     def open_descriptor(self) -> Descriptor | None:
-        """Opens the same file for writing; None if the mapping is read-only or the file was replaced."""
+        """Open the same file for writing; None if the mapping is read-only or the file was replaced."""
         if self.mode != "r+":
             return None
         if self.descriptor is not None:

@@ -70,7 +70,7 @@ class MemoryMappedTensor(Filled, Views):
         handler: Mapping | None = None,
         filename: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Copies ``source``, or makes a tensor over ``handler``."""
+        """Copy ``source``, or make a tensor over ``handler``."""
         check_device(device)
         if handler is not None:
             if dtype is None or shape is None:
@@ -95,7 +95,7 @@ class MemoryMappedTensor(Filled, Views):
         copy_data: bool = True,
         shape: Sequence[int] | None = None,
     ) -> Self:
-        """Copies a tensor into a new file, or into shared memory.
+        """Copy a tensor into a new file, or into shared memory.
 
         Args:
             input: the tensor, on any device and with any strides. The components of a strided nested tensor are stored
@@ -190,7 +190,7 @@ class MemoryMappedTensor(Filled, Views):
         stride: Sequence[int] | None = None,
         index: Any = None,
     ) -> Self:
-        """Makes a tensor over a mapping, from a byte offset on."""
+        """Make a tensor over a mapping, from a byte offset on."""
         count = reach(shape, stride)
         if dtype in QUANTIZED:
             check_dtype(dtype)
@@ -219,7 +219,7 @@ class MemoryMappedTensor(Filled, Views):
         *,
         offset: int = 0,
     ) -> Self:
-        """Maps a file, without changing or reading it.
+        """Map a file, without changing or reading it.
 
         Args:
             filename: the path.
@@ -258,7 +258,7 @@ class MemoryMappedTensor(Filled, Views):
         offset: int = 0,
         stride: Sequence[int] | None = None,
     ) -> Self:
-        """Makes a tensor over an existing mapping.
+        """Make a tensor over an existing mapping.
 
         Args:
             handler: the mapping, such as the ``handler`` of another `MemoryMappedTensor`.
@@ -296,7 +296,7 @@ class MemoryMappedTensor(Filled, Views):
         filename: str | os.PathLike[str] | None = None,
         handler: Mapping | None = None,
     ) -> Self:
-        """Makes a tensor over a torch storage that maps a file, such as one from ``torch.UntypedStorage.from_file``.
+        """Make a tensor over a torch storage that maps a file, such as one from ``torch.UntypedStorage.from_file``.
 
         Args:
             storage: the storage.
@@ -381,14 +381,14 @@ class MemoryMappedTensor(Filled, Views):
         return self._mapping.offset + self.data_ptr() - self._mapping.address
 
     def flush(self) -> None:
-        """Syncs in-place changes to disk.
+        """Sync in-place changes to disk.
 
         >>> MemoryMappedTensor.ones(3, filename="x.memmap").add_(1).flush()
         """
         self._mapping.flush()
 
     def is_shared(self) -> bool:
-        """Whether the tensor maps a file that its writes reach, so that processes which map the file see them.
+        """Return whether the tensor maps a file that its writes reach, so that processes which map the file see them.
 
         >>> MemoryMappedTensor.ones(3).is_shared(), MemoryMappedTensor.ones(3, filename="x.memmap").is_shared()
         (False, True)
@@ -396,7 +396,7 @@ class MemoryMappedTensor(Filled, Views):
         return self.writes_to is not None
 
     def share_memory_(self) -> Self:
-        """Returns the tensor itself, whose memory is already shared."""
+        """Return the tensor itself, whose memory is already shared."""
         return self
 
     # --- views and writes
@@ -427,7 +427,7 @@ class MemoryMappedTensor(Filled, Views):
         super().__setitem__(index, value)
 
     def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> Self:
-        """Copies a tensor into this one in place; large ones on several threads.
+        """Copy a tensor into this one in place; large ones on several threads.
 
         >>> MemoryMappedTensor.zeros(2).copy_(torch.arange(2))
         MemoryMappedTensor([0., 1.])
@@ -446,13 +446,13 @@ class MemoryMappedTensor(Filled, Views):
         return view
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """Returns a plain tensor with the same values, since two independent copies cannot share one file."""
+        """Return a plain tensor with the same values, since two independent copies cannot share one file."""
         copied: torch.Tensor = super().detach().clone().requires_grad_(self.requires_grad)
         memo[id(self)] = copied
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles the name and identity of the file, or the values if no file holds them."""
+        """Pickle the name and identity of the file, or the values if no file holds them."""
         if self.is_nested:
             return pickling.reduce_nested(self, self._mapping, self.offset)
         return pickling.reduce(self, self._mapping, self.offset, protocol)

@@ -29,7 +29,7 @@ _Place = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
 def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -> Any:
-    """Reduces a tensor for any pickle.
+    """Reduce a tensor for any pickle.
 
     Args:
         tensor: the tensor.
@@ -52,7 +52,7 @@ def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -
 
 
 def reduce_between_processes(tensor: torch.Tensor, mapping: Mapping, offset: int) -> Any:
-    """Reduces a tensor for ``multiprocessing``, which can send file descriptors."""
+    """Reduce a tensor for ``multiprocessing``, which can send file descriptors."""
     if mapping.descriptor is None or tensor.numel() == 0:
         return reduce(tensor, mapping, offset, pickle.HIGHEST_PROTOCOL)
     descriptor = DupFd(mapping.descriptor.fileno())
@@ -60,7 +60,7 @@ def reduce_between_processes(tensor: torch.Tensor, mapping: Mapping, offset: int
 
 
 def reduce_nested(tensor: torch.Tensor, mapping: Mapping, offset: int) -> Any:
-    """Reduces a strided nested tensor to its values in one row, which are reduced for themselves, and its shapes."""
+    """Reduce a strided nested tensor to its values in one row, which are reduced for themselves, and its shapes."""
     cls: Any = type(tensor)
     if tensor.is_contiguous() and mapping.mode == "r+" and tensor.numel():
         flat = cls.from_handler(mapping, tensor.dtype, (tensor.numel(),), offset=offset - mapping.offset)

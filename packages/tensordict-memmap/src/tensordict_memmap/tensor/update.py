@@ -38,7 +38,7 @@ def write_leaves(
     *,
     threads: int | None = None,
 ) -> None:
-    """Copies tensors into tensors that may map files; converts like ``Tensor.copy_``.
+    """Copy tensors into tensors that may map files; convert like ``Tensor.copy_``.
 
     Args:
         keys: the names of the leaves, for errors.
@@ -77,7 +77,7 @@ def write_leaves(
 
 
 def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copies within memory, without autograd."""
+    """Copy within memory, without autograd."""
     flat = [number for number, leaf in enumerate(leaves) if _is_plain_copy(leaf, sources[number])]
     total = sum(leaves[number].nbytes for number in flat)
     if total < THREADED_COPY_MIN or not _are_apart(leaves, sources):
@@ -102,7 +102,7 @@ def _copy(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> No
 
 
 def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether the copy is a large contiguous one on the CPU, without conversion."""
+    """Return whether the copy is a large contiguous one on the CPU, without conversion."""
     return (
         leaf.nbytes >= FILE_WRITE_MIN
         and leaf.dtype is source.dtype
@@ -115,7 +115,7 @@ def _is_plain_copy(leaf: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 def _mapping_of(leaf: Any) -> Mapping:
-    """Returns the mapping of a `MemoryMappedTensor`, whose module imports this one."""
+    """Return the mapping of a `MemoryMappedTensor`, whose module imports this one."""
     mapping: Mapping = leaf.handler
     return mapping
 
@@ -127,7 +127,7 @@ def _fill(
     sources: Sequence[torch.Tensor],
     threads: int | None,
 ) -> set[int]:
-    """Writes leaves to their files; returns the numbers of those written, and skips files that cannot be opened."""
+    """Write leaves to their files; return the numbers of those written, and skip files that cannot be opened."""
     files_open: list[Descriptor] = []
     targets: list[tuple[Sink, FileRange]] = []
     written: set[int] = set()
@@ -154,7 +154,7 @@ def _fill(
 
 
 def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> bool:
-    """Whether no source shares memory with a leaf and no two leaves overlap, so that copies may run in any order."""
+    """Return whether copies may run in any order: no source shares memory with a leaf, and no two leaves overlap."""
     leaves = [leaf for leaf in leaves if leaf.numel()]
     places = {leaf.untyped_storage().data_ptr() for leaf in leaves}
     for source in sources:
@@ -169,7 +169,7 @@ def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
 
 
 def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
-    """Copies ``src`` into ``dst``, which may map a file; converts and broadcasts like ``Tensor.copy_``.
+    """Copy ``src`` into ``dst``, which may map a file; convert and broadcast like ``Tensor.copy_``.
 
     Args:
         dst: the target, changed in place.

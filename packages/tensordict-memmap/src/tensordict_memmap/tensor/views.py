@@ -33,7 +33,7 @@ class Views(torch.Tensor):
         return view
 
     def _nested(self, rows: torch.Tensor) -> Self:
-        """The nested tensor over these values whose components have the shapes in the rows of a tensor."""
+        """Return the nested tensor over these values whose components have the shapes in the rows of a tensor."""
         made = self._view(nested_of(self.as_subclass(torch.Tensor), rows.tolist(), jagged=False), None)
         made._parent_shape = torch.Size([len(rows)])
         return made
@@ -71,7 +71,7 @@ class Views(torch.Tensor):
         return iter(self.unbind(0))
 
     def detach(self) -> Self:
-        """Returns a memory-mapped view without gradients."""
+        """Return a memory-mapped view without gradients."""
         view = self._view(super().detach(), self._index)
         view._parent_shape = self._parent_shape
         return view

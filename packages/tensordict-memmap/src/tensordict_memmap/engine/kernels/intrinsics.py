@@ -20,7 +20,7 @@ _LONG = ir.IntType(64)
 
 @intrinsic
 def load(typingctx, address, unit):
-    """Reads an item of the type that ``unit`` points to, at any alignment."""
+    """Read an item of the type that ``unit`` points to, at any alignment."""
 
     def generate(context, builder, signature, arguments):
         data = context.data_model_manager[signature.return_type]
@@ -32,7 +32,7 @@ def load(typingctx, address, unit):
 
 @intrinsic
 def store(typingctx, address, value):
-    """Writes an item, at any alignment."""
+    """Write an item, at any alignment."""
 
     def generate(context, builder, signature, arguments):
         data = context.data_model_manager[signature.args[1]]
@@ -45,7 +45,7 @@ def store(typingctx, address, value):
 
 @intrinsic
 def counters(typingctx):
-    """Makes one integer for each axis, on the stack."""
+    """Make one integer for each axis, on the stack."""
 
     def generate(context, builder, signature, arguments):
         with builder.goto_entry_block():
@@ -57,7 +57,7 @@ def counters(typingctx):
 
 @intrinsic
 def bytes_of(typingctx, unit):
-    """The bytes of an item, a constant in the compiled kernel, so that neighbouring items become one vector."""
+    """Return the bytes of an item, a constant in the compiled kernel, so that neighbouring items become one vector."""
 
     def generate(context, builder, signature, arguments):
         return context.get_constant(types.int64, signature.args[0].dtype.bitwidth // 8)
@@ -67,7 +67,7 @@ def bytes_of(typingctx, unit):
 
 @intrinsic
 def transpose_8x8(typingctx, target, target_step, source, source_step, unit):
-    """Copies eight vectors of eight items and transposes them in registers.
+    """Copy eight vectors of eight items and transposes them in registers.
 
     Interleaving vector ``i`` with vector ``i + 4``, three times over, is the transposition of an 8 x 8 matrix.
     """

@@ -53,7 +53,7 @@ _engines: list[Any] = []  # they own the code
 def pack_range(
     target: int, source: int, shape: np.ndarray, strides: np.ndarray, axis: int, first: int, last: int, width: int
 ) -> None:
-    """Packs the items ``first`` to ``last`` (in C order) of a strided array that is dense along ``axis``."""
+    """Pack the items ``first`` to ``last`` (in C order) of a strided array that is dense along ``axis``."""
     layout = _address(shape), _address(strides), shape.size
     functions(width)["pack_range"](target, source, *layout, axis, first, last, 0)
 
@@ -70,7 +70,7 @@ def pack_block(
     last: int,
     width: int,
 ) -> None:
-    """Packs, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` of the axes behind it."""
+    """Pack, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` of the axes behind it."""
     layout = _address(shape), _address(strides), shape.size
     functions(width)["pack_block"](target, source, *layout, axis, row, rows, first, last, 0)
 
@@ -81,7 +81,7 @@ def _address(numbers: np.ndarray) -> int:
 
 
 def functions(width: int) -> dict[str, Callable[..., int]]:
-    """Loads the kernels for an item width, compiling them if needed, as C functions that run without the GIL.
+    """Load the kernels for an item width, compiling them if needed, as C functions that run without the GIL.
 
     Args:
         width: the bytes of the items that the kernels move.
@@ -103,7 +103,7 @@ def functions(width: int) -> dict[str, Callable[..., int]]:
 
 
 def is_cached(width: int) -> bool:
-    """Whether the kernels for a width are compiled already, by this process or an earlier one."""
+    """Return whether the kernels for a width are compiled already, by this process or an earlier one."""
     return width in _functions or _read_cache(width) is not None
 
 
@@ -112,7 +112,7 @@ def is_cached(width: int) -> bool:
 
 @functools.cache
 def _key() -> str:
-    """A hash of everything that the code depends on: sources, versions and processor."""
+    """Return a hash of everything that the code depends on: sources, versions and processor."""
     sources = [Path(__file__).with_name(name).read_text() for name in _SOURCES]
     versions = llvmlite.__version__, importlib.metadata.version("numba")
     target = llvm.get_default_triple(), *_processor()
@@ -120,7 +120,7 @@ def _key() -> str:
 
 
 def _folders() -> Iterator[str]:
-    """The folders that may hold the cache: the user's choice, or where Numba keeps its own, and a private one."""
+    """Yield the folders that may hold the cache: the user's choice, or where Numba keeps its own, and a private one."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
         yield os.path.join(chosen, "tensordict-memmap")
@@ -133,7 +133,7 @@ def _folders() -> Iterator[str]:
 
 
 def _private_folder() -> str:
-    """A folder of this user alone, for machines where neither the package nor the home folder can be written.
+    """Return a folder of this user alone, for machines where neither the package nor the home folder can be written.
 
     The folder holds code, so one that another user made or may write to is not used.
     """
@@ -153,7 +153,7 @@ def _cache_name(width: int) -> str:
 
 
 def _read_cache(width: int) -> tuple[_Symbols, bytes] | None:
-    """The symbols and the code that an earlier process cached; None where there are none, or they are damaged."""
+    """Return the symbols and the code that an earlier process cached; None where there are none or damaged ones."""
     for folder in _folders():
         with contextlib.suppress(OSError, ValueError):
             checksum, symbols, code = Path(folder, _cache_name(width)).read_bytes().split(b"\n", 2)
@@ -198,7 +198,7 @@ def _processor() -> tuple[str, str]:
 
 
 def _compile(width: int) -> tuple[_Symbols, bytes]:
-    """Compiles the kernels for a width with Numba, and caches the code where a folder can be written."""
+    """Compile the kernels for a width with Numba, and caches the code where a folder can be written."""
     from tensordict_memmap.engine.kernels.pack import entries  # imports Numba
 
     whole, symbols = llvm.parse_assembly(""), {}

@@ -36,7 +36,7 @@ _memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64,
 
 @_kernel
 def pack_rows(target, source, shape, strides, ndim, first, last, unit):
-    """Packs the items ``first`` to ``last`` (in C order) of a strided array, row by row along the last axis."""
+    """Pack the items ``first`` to ``last`` (in C order) of a strided array, row by row along the last axis."""
     width = bytes_of(unit)
     columns = shape[ndim - 1]
     step = strides[ndim - 1]
@@ -106,7 +106,7 @@ def transpose_tile(target, pitch, source, row_step, column_step, rows, columns, 
 
 @_kernel
 def pack_block(target, source, shape, strides, ndim, axis, row, rows, first, last, unit):
-    """Packs, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` (in C order) of the axes behind it.
+    """Pack, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` (in C order) of the axes behind it.
 
     ``row`` is the first step, counted over ``axis`` and the axes before it. All steps have the same place in the axes
     before ``axis``.
@@ -135,7 +135,7 @@ def pack_block(target, source, shape, strides, ndim, axis, row, rows, first, las
 
 @_kernel
 def pack_range(target, source, shape, strides, ndim, axis, first, last, unit):
-    """Packs the items ``first`` to ``last`` (in C order) of a strided array that is dense along ``axis``.
+    """Pack the items ``first`` to ``last`` (in C order) of a strided array that is dense along ``axis``.
 
     Where that is not the last axis, whole rows along it are transposed in tiles. A row of which the range takes a part
     is packed alone.
@@ -161,7 +161,7 @@ def pack_range(target, source, shape, strides, ndim, axis, first, last, unit):
 
 
 def entries(width: int) -> dict[str, Any]:
-    """Compiles the kernels for an item width as C functions."""
+    """Compile the kernels for an item width as C functions."""
     pointers = dict.fromkeys(POINTERS, types.CPointer(types.int64))
     pointers["unit"] = types.CPointer(UNITS[width])
     compiled = {}

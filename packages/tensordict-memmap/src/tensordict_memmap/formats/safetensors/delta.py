@@ -71,7 +71,7 @@ class DeltaRecord:
     tensors: dict[str, DeltaTensor] = field(default_factory=dict)
 
     def dumps(self) -> str:
-        """Returns the record as JSON."""
+        """Return the record as JSON."""
         tensors: dict[str, Any] = {}
         for name, one in self.tensors.items():
             about: dict[str, Any] = {"checksum": one.checksum}
@@ -86,7 +86,7 @@ class DeltaRecord:
 
     @classmethod
     def loads(cls, text: str, where: str) -> DeltaRecord:
-        """Parses and validates a record.
+        """Parse and validates a record.
 
         Args:
             text: the JSON text.
@@ -111,7 +111,7 @@ class DeltaRecord:
 
 
 def name_of_blocks(name: str, taken: Collection[str]) -> str:
-    """Returns the name of the tensor of a delta file that holds blocks of another one.
+    """Return the name of the tensor of a delta file that holds blocks of another one.
 
     >>> name_of_blocks("a", {"a"}), name_of_blocks("a", {"a", "a@blocks"})
     ('a@blocks', 'a@blocks~1')

@@ -93,7 +93,7 @@ class Pack:
     """More texts about the file."""
 
     def layout(self, part: range | None = None) -> Layout:
-        """Puts tensors in a row, those of the widest dtypes first, so that each is aligned to its elements.
+        """Put tensors in a row, those of the widest dtypes first, so that each is aligned to its elements.
 
         Args:
             part: the numbers of those; None is all.
@@ -108,7 +108,7 @@ class Pack:
         return Layout(leaves, forms, list(accumulate([form.nbytes for form in forms])), addresses)
 
     def metadata(self, names: list[str] | None) -> dict[str, str]:
-        """The texts about the file: those that other libraries look for, the structure, and the digest.
+        """Return the texts about the file: those that other libraries look for, the structure, and the digest.
 
         Args:
             names: the tensors in the order of their bytes, where one file holds all.
@@ -162,7 +162,7 @@ class Pack:
 
 
 def describe(root: Node) -> Pack:
-    """Names the tensors of a planned schema, and says how a safetensors save stores each.
+    """Name the tensors of a planned schema, and say how a safetensors save stores each.
 
     Args:
         root: the schema, whose leaves get their names.
@@ -181,7 +181,7 @@ def describe(root: Node) -> Pack:
 
 
 def stored(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as a file has it: pairs of numbers for complex ones that the format lacks, integers for other dtypes.
+    """Return a tensor as a file has it: pairs of numbers for complex ones that it lacks, integers for other dtypes.
 
     >>> stored(torch.tensor([1 + 2j], dtype=torch.complex128))
     tensor([[1., 2.]], dtype=torch.float64)
@@ -251,13 +251,13 @@ class _Namer:
                 self.node(entry, f"{start}{name}.")
 
     def row(self, key: Path, name: str, tensor: torch.Tensor) -> Leaf:
-        """Adds a tensor that is not an entry itself."""
+        """Add a tensor that is not an entry itself."""
         leaf = Leaf(key, name, tensor.dtype, tensor.shape, source=tensor, address=plain_address(tensor))
         self.rows.append(leaf)
         return leaf
 
     def components(self, leaf: Leaf) -> None:
-        """Stores the components of a nested tensor one after the other, and their shapes."""
+        """Store the components of a nested tensor one after the other, and their shapes."""
         self.pack.dotted = False
         check_source(leaf)
         assert isinstance(leaf.source, torch.Tensor)
@@ -290,7 +290,7 @@ class _Namer:
     # --- names, forms and addresses
 
     def finish(self) -> Pack:
-        """Names the tensors, all at once where there is nothing odd about any of them."""
+        """Name the tensors, all at once where there is nothing odd about any of them."""
         pack = self.pack
         if not self.all_plain():
             self.one_by_one()
@@ -301,7 +301,7 @@ class _Namer:
         return pack
 
     def all_plain(self) -> bool:
-        """Whether all tensors could be added as they are, with their joined keys for names."""
+        """Return whether all tensors could be added as they are, with their joined keys for names."""
         rows, pack = self.rows, self.pack
         names, addresses = [leaf.file for leaf in rows], [leaf.address for leaf in rows]
         if 0 in addresses or len(set(addresses)) < len(rows):
@@ -361,7 +361,7 @@ class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
 
 
 def _free(full: str, taken: set[str]) -> str:
-    """A name in the file for a joined key: itself, unless the file cannot hold it or another has it."""
+    """Return a name in the file for a joined key: itself, unless the file cannot hold it or another has it."""
     name = full if full.isascii() else full.encode("utf-8", "replace").decode()
     if name != full or name in taken:
         number = 1
@@ -376,7 +376,7 @@ def _free(full: str, taken: set[str]) -> str:
 
 
 def _stacked(parts: Sequence[Any], dim: int, key: Path) -> Dense:
-    """Nodes that differ in nothing but values as one node, whose tensors have the stack dimension."""
+    """Return nodes that differ in nothing but values as one node, whose tensors have the stack dimension."""
     size = parts[0].batch_size
     node = Dense(key, "", (*size[:dim], len(parts), *size[dim:]))
     for name, first in parts[0].entries.items():
@@ -392,7 +392,7 @@ def _stacked(parts: Sequence[Any], dim: int, key: Path) -> Dense:
 
 
 def _is_alike(first: Node, other: Node) -> bool:
-    """Whether two elements of a lazy stack differ in nothing but values, so that their tensors can be stacked."""
+    """Return whether two elements of a lazy stack differ only in values, so that their tensors can be stacked."""
     if not (isinstance(first, Dense) and isinstance(other, Dense)):
         return False
     if type(first.origin) is not TensorDict or type(other.origin) is not TensorDict:

@@ -29,7 +29,7 @@ _START = '{"version":1,"root":{"batch_size":['
 
 
 def digest(record: str, names: Collection[str]) -> str:
-    """The digest of a description and of the names of the tensors, in the order of their bytes.
+    """Return the digest of a description and of the names of the tensors, in the order of their bytes.
 
     Args:
         record: the record; an empty text where there is none.
@@ -42,7 +42,7 @@ def digest(record: str, names: Collection[str]) -> str:
 
 
 def follows(node: Dense, start: str, size: tuple[int, ...]) -> bool:
-    """Whether a node and the names of its entries follow from the names of the tensors below it.
+    """Return whether a node and the names of its entries follow from the names of the tensors below it.
 
     Args:
         node: the node.
@@ -65,7 +65,7 @@ def follows(node: Dense, start: str, size: tuple[int, ...]) -> bool:
 
 
 def size_of_all(record: str, tensors: Mapping[str, torch.Tensor], found: str) -> torch.Size | None:
-    """The batch size of all nodes of a save whose names tell the rest of its structure; None if that is not certain.
+    """Return the batch size of all nodes of a save whose names tell the rest of its structure; None if uncertain.
 
     Args:
         record: the record.
@@ -97,7 +97,7 @@ class _Places:
         self.nodes = {"": root}
 
     def add(self, start: str) -> dict[str, Any]:
-        """Makes the node of a prefix that is new, and returns its entries."""
+        """Make the node of a prefix that is new, and return its entries."""
         above, dot, key = start.rpartition(".")
         place = self.root
         if key and start not in self.known and start.count(".") < _DEEPEST - 1:
@@ -114,7 +114,7 @@ class _Places:
 def by_names(
     tensors: Mapping[str, torch.Tensor], meta: Meta = _META, *, names: Collection[str] = (), locked: bool = False
 ) -> TensorDict:
-    """A nested tensordict by the dots in names; a name whose prefix is a tensor itself is not split.
+    """Return a nested tensordict by the dots in names; a name whose prefix is a tensor itself is not split.
 
     Args:
         tensors: by name.
@@ -141,7 +141,7 @@ def by_names(
 
 
 def keys_of(names: Collection[str]) -> dict[str, Path]:
-    """The keys that `by_names` gives tensors.
+    """Return the keys that `by_names` gives tensors.
 
     >>> keys_of(["a.b", "c", "c.d"])
     {'a.b': ('a', 'b'), 'c': ('c',), 'c.d': ('c.d',)}

@@ -122,7 +122,7 @@ class Header:
     metadata: dict[str, str]
 
     def slots(self) -> Iterator[Slot]:
-        """The tensors and their ranges."""
+        """Yield the tensors and their ranges."""
         begin = 0
         for name, (dtype, shape, nbytes) in zip(self.names, self.kinds, strict=True):
             yield Slot(name, dtype, shape, begin, begin + nbytes)
@@ -158,7 +158,7 @@ class Form:
 
 
 def ranks(forms: Iterable[Form]) -> dict[Form, int]:
-    """The position of each form in the order that keeps every tensor aligned without holes: widest first.
+    """Return the position of each form in the order that keeps every tensor aligned without holes: widest first.
 
     >>> byte, pair = Form(torch.uint8, (3,)), Form(torch.float64, (1, 2), width=16)
     >>> [rank for rank in ranks([byte, Form(torch.float64, (1,)), pair]).values()]
@@ -171,7 +171,7 @@ def ranks(forms: Iterable[Form]) -> dict[Form, int]:
 
 
 def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int], metadata: Mapping[str, str]) -> bytes:
-    r"""The start of a file, its length included, padded with spaces so that what follows is aligned.
+    r"""Return the start of a file, its length included, padded with spaces so that what follows is aligned.
 
     Args:
         names: of the tensors, in the order of their bytes.
@@ -208,7 +208,7 @@ def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int]
 
 
 def escaped(names: Sequence[str]) -> Sequence[str]:
-    """Names as JSON writes them between quotation marks."""
+    """Return names as JSON writes them between quotation marks."""
     joined = "".join(names)
     if len(orjson.dumps(joined)) == len(joined.encode()) + 2:  # it would be longer if anything were escaped
         return names
@@ -216,7 +216,7 @@ def escaped(names: Sequence[str]) -> Sequence[str]:
 
 
 def header_length(start: bytes, size: int, where: str) -> int:
-    """The length of the header of a file.
+    """Return the length of the header of a file.
 
     Args:
         start: the first 8 bytes.
@@ -239,7 +239,7 @@ def header_length(start: bytes, size: int, where: str) -> int:
 
 
 def load_header(text: bytes, data_size: int, where: str) -> Header:
-    """Parses a header, with every field checked.
+    """Parse a header, with every field checked.
 
     Args:
         text: the header without its length.
@@ -272,7 +272,7 @@ _BETWEEN_NAMES = re.compile(
 
 
 def _in_usual_form(text: bytes) -> Header | None:
-    """Parses a header in the usual form; returns None for any other, valid or not.
+    """Parse a header in the usual form; return None for any other, valid or not.
 
     Thousands of entries are taken apart at once. A parser would make a dictionary and two lists of each, and to make
     them, look into them and drop them takes longer than all the rest of a load.
@@ -298,12 +298,12 @@ def _in_usual_form(text: bytes) -> Header | None:
 
 
 def _stand_for_themselves(names: str) -> bool:
-    """Whether no character of names would be escaped in JSON, or end one."""
+    """Return whether no character of names would be escaped in JSON, or end one."""
     return '"' not in names and "\\" not in names and names.isprintable()
 
 
 def _only_texts(start: str) -> dict[str, str]:
-    """The texts in what comes before the first name, where nothing else does."""
+    """Return the texts in what comes before the first name, where nothing else does."""
     if start == "{":
         return {}
     opening = f"{start.removesuffix(',')}}}".encode()

@@ -50,7 +50,7 @@ _UNKNOWN: Any = None
 
 
 def parse(text: str, where: str) -> Node:
-    """Parses the structure of a file to a schema, whose leaves name their tensors.
+    """Parse the structure of a file to a schema, whose leaves name their tensors.
 
     Args:
         text: the structure, from the metadata of the file.
@@ -92,7 +92,7 @@ def _load(text: str, where: str) -> Any:
 
 
 def read_at_once(schema: Node) -> list[str]:
-    """The names of the tensors whose values `bind` looks at: nested ones with their shapes, and pickled values.
+    """Return the names of the tensors whose values `bind` looks at: nested ones with their shapes, and pickled values.
 
     >>> leaf = Leaf(("n",), "n", torch.float32, (), "jagged", shapes_file="n.shape")
     >>> read_at_once(Dense((), "", (), entries={"n": leaf}))
@@ -236,7 +236,7 @@ def _place(key: Path) -> str:
 
 
 def bind(schema: Node, tensors: Mapping[str, torch.Tensor], where: str, device: torch.device | None = None) -> None:
-    """Gives each leaf of a parsed schema its tensor as its ``source``, and checks that schema and tensors fit.
+    """Give each leaf of a parsed schema its tensor as its ``source``, and check that schema and tensors fit.
 
     Args:
         schema: the schema.
@@ -345,7 +345,7 @@ class _Binder:
 
 
 def _is_within(found: tuple[int, ...], size: tuple[int, ...]) -> bool:
-    """Whether the outer sizes of a node are a batch size, in which -1 stands for sizes that differ."""
+    """Return whether the outer sizes of a node are a batch size, in which -1 stands for sizes that differ."""
     return (
         len(found) == len(size) and all(one in (-1, n) for n, one in zip(found, size, strict=True))
     ) or found == size
