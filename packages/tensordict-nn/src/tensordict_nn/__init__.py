@@ -94,5 +94,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Returns the public names."""
+    """Return the public names."""
     return sorted(__all__)

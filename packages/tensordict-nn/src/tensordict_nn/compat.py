@@ -31,7 +31,7 @@ __all__ = [
 
 
 def dispatches() -> bool:
-    """Returns whether functions with `dispatch` take tensors.
+    """Return whether functions with `dispatch` take tensors.
 
     >>> with set_dispatch(False):
     ...     dispatches()
@@ -52,7 +52,7 @@ class set_skip_existing_of_block(set_skip_existing):
 
 
 def add_suffix(key: NestedKey, suffix: str) -> str | tuple[str, ...]:
-    """Returns a key with a suffix at its last level.
+    """Return a key with a suffix at its last level.
 
     >>> add_suffix(("a", "b"), "_log_prob")
     ('a', 'b_log_prob')

@@ -41,7 +41,7 @@ class _Recorder:
         self._graph: Any = None
 
     def warm(self, function: Callable[[], Any]) -> Any:
-        """Runs a function on the side stream, between the earlier and the later work of the caller."""
+        """Run a function on the side stream, between the earlier and the later work of the caller."""
         stream = self._stream
         current = torch.cuda.current_stream(stream.device)
         stream.wait_stream(current)
@@ -54,7 +54,7 @@ class _Recorder:
         return result
 
     def record(self, function: Callable[[], Any]) -> Any:
-        """Records a function; `replay` fills its results."""
+        """Record a function; `replay` fills its results."""
         self._graph = torch.cuda.CUDAGraph()  # a graph that failed to record cannot be used again
         # "thread_local": other threads, such as data loaders, may allocate memory
         with (
@@ -64,13 +64,13 @@ class _Recorder:
             return function()
 
     def replay(self) -> None:
-        """Runs the graph on the stream of the caller."""
+        """Run the graph on the stream of the caller."""
         with torch.cuda.device(self._stream.device):
             self._graph.replay()
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two non-tensor values are equal; False if that is unknown."""
+    """Return whether two non-tensor values are equal; False if that is unknown."""
     try:
         return first is second or (type(first) is type(second) and bool(first == second))
     except (RuntimeError, TypeError, ValueError):  # arrays have no single truth value
@@ -78,7 +78,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _dims(value: Any) -> Any:
-    """Returns the batch dimensions of all nested containers, which the structure of a pytree lacks."""
+    """Return the batch dimensions of all nested containers, which the structure of a pytree lacks."""
     if isinstance(value, Node):
         # fields of a tensorclass may hide attributes
         return len(value._meta.batch_size), value._meta.names, [_dims(node) for node in value._nodes()]
@@ -124,7 +124,7 @@ class _Recording:
         self._recorder = recorder
 
     def __call__(self, inputs: Any) -> Any:
-        """Copies inputs in, replays, and copies results out.
+        """Copy inputs in, replay, and copy results out.
 
         Raises:
             ValueError: The inputs differ from those of the recording.
@@ -231,7 +231,7 @@ class CudaGraphModule:
         self._own_keys: set[Any] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function, records it, or replays it."""
+        """Run the function, record it, or replay it."""
         if self.in_keys is None:
             return self._run(_call, (args, kwargs))
         return self._on_tensordict(*args, **kwargs)
@@ -260,11 +260,11 @@ class CudaGraphModule:
         return result
 
     def _ready(self) -> bool:
-        """Whether the next call records or replays."""
+        """Return whether the next call records or replays."""
         return self._recorder is not None and self.counter >= self.warmup - 1
 
     def _run(self, how: Callable[[Call, Any], Any], inputs: Any, checked: Any = None) -> Any:
-        """Calls ``how(module, inputs)``, or replays the recording of this call."""
+        """Call ``how(module, inputs)``, or replays the recording of this call."""
         module, recorder = self.module, self._recorder
         if self._recording is not None:
             self._check_interaction()
@@ -288,7 +288,7 @@ class CudaGraphModule:
         return [block or part.default_interaction_type for part in self._probabilistic]
 
     def _check_interaction(self) -> None:
-        """Warns, once, if the recorded interaction types are not the current ones."""
+        """Warn, once, if the recorded interaction types are not the current ones."""
         if self._probabilistic and self._recorded_types != self._interaction_types():
             self._probabilistic = []
             warnings.warn(
@@ -298,7 +298,7 @@ class CudaGraphModule:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state dict of the module; empty for a function.
+        """Return the state dict of the module; empty for a function.
 
         >>> import warnings
         >>> with warnings.catch_warnings(action="ignore"):  # no CUDA device here
@@ -310,7 +310,7 @@ class CudaGraphModule:
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the state of the module, which the graph uses; has no effect for a function.
+        """Load the state of the module, which the graph uses; has no effect for a function.
 
         >>> import warnings
         >>> with warnings.catch_warnings(action="ignore"):  # no CUDA device here
@@ -328,7 +328,7 @@ class CudaGraphModule:
 
 
 def _make_recorder(device: torch.device | None) -> Any:
-    """Makes a recorder; returns ``None``, with a warning, without CUDA."""
+    """Make a recorder; return ``None``, with a warning, without CUDA."""
     if torch.cuda.is_available():
         return _Recorder(device)
     warnings.warn(
@@ -339,7 +339,7 @@ def _make_recorder(device: torch.device | None) -> Any:
 
 
 def _keys_of(module: Any, name: str, given: Any) -> list[Any] | None:
-    """Returns the keys of a module, or the given keys if it has none."""
+    """Return the keys of a module, or the given keys if it has none."""
     own = getattr(module, name, None)
     if own is None:
         return None if given is None else as_keys(given)
@@ -355,7 +355,7 @@ def _call(module: Call, inputs: Any) -> Any:
 
 
 def _call_on_tensordict(module: Call, inputs: Any) -> tuple[Any, ...]:
-    """Runs a function of a tensordict.
+    """Run a function of a tensordict.
 
     Returns:
         Which of the given containers it returned (0, 1, or ``None``), another result if it returned neither, and the
@@ -371,7 +371,7 @@ def _call_on_tensordict(module: Call, inputs: Any) -> tuple[Any, ...]:
 
 
 def _entries(td: Any, prefix: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yields paths and entries, nodes before their entries; paths hold keys and indices of lazy stacks."""
+    """Yield paths and entries, nodes before their entries; paths hold keys and indices of lazy stacks."""
     if isinstance(td, LazyStackedTensorDict):
         for i, element in enumerate(td.tensordicts):
             yield from _entries(element, (*prefix, i))
@@ -388,7 +388,7 @@ def _is_node(value: Any) -> bool:
 
 
 def _set_since(td: Any, known: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Returns the entries that are not the known ones, new nodes as a whole."""
+    """Return the entries that are not the known ones, new nodes as a whole."""
     found: dict[Any, Any] = {}
     for path, value in _entries(td):
         if known.get(path) is not value and not any(path[:depth] in found for depth in range(1, len(path))):
@@ -407,5 +407,5 @@ def _put(td: Any, path: tuple[str | int, ...], value: Any) -> None:
 
 
 def _keys(td: Any) -> set[Any]:
-    """Returns the keys of all entries of a tensordict."""
+    """Return the keys of all entries of a tensordict."""
     return {tuple(step for step in path if isinstance(step, str)) for path, _ in _entries(td)}

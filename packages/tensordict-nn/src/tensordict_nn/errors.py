@@ -43,14 +43,14 @@ def _where(path: tuple[str, ...]) -> str:
 
 
 def not_a_module(value: Any, what: str) -> NotParametersError:
-    """A value that is not a module was given to a function on the parameters of modules."""
+    """Report that a value that is not a module was given to a function on the parameters of modules."""
     return NotParametersError(
         f"{type(value).__name__} is not an nn.Module, which {what} takes; pass the module that has the parameters"
     )
 
 
 def no_slot(path: tuple[str, ...], module: Any, names: Iterable[str]) -> NoSlotError:
-    """A module has no parameter or buffer for an entry."""
+    """Report that a module has no parameter or buffer for an entry."""
     names = list(names)
     return NoSlotError(
         f"key {path!r} has no parameter or buffer to go to: {type(module).__name__} at {_where(path[:-1])} has "
@@ -59,7 +59,7 @@ def no_slot(path: tuple[str, ...], module: Any, names: Iterable[str]) -> NoSlotE
 
 
 def no_submodule(path: tuple[str, ...], module: Any, names: Iterable[str]) -> NoSlotError:
-    """A module has no sub-module for a nested tensordict."""
+    """Report that a module has no sub-module for a nested tensordict."""
     names = list(names)
     return NoSlotError(
         f"key {path!r} holds a tensordict, for which {type(module).__name__} at {_where(path[:-1])} has no sub-module; "
@@ -68,7 +68,7 @@ def no_submodule(path: tuple[str, ...], module: Any, names: Iterable[str]) -> No
 
 
 def not_a_leaf(path: tuple[str, ...], value: Any) -> NotAParameterError:
-    """A non-tensor entry cannot become a parameter."""
+    """Report that a non-tensor entry cannot become a parameter."""
     return NotAParameterError(
         f"key {path!r} holds non-tensor data ({type(value).__name__}), which is neither a parameter nor a buffer; "
         "remove it with exclude(), or pass use_state_dict=True if it is an extra state"
@@ -76,12 +76,12 @@ def not_a_leaf(path: tuple[str, ...], value: Any) -> NotAParameterError:
 
 
 def memo_given() -> RuntimeError:
-    """The argument ``memo`` has no use."""
+    """Report that the argument ``memo`` has no use."""
     return RuntimeError("memo was given to to_module, which finds shared modules without one; leave it out")
 
 
 def not_a_source(value: Any) -> NotParametersError:
-    """The source of parameters has no entries."""
+    """Report that the source of parameters has no entries."""
     return NotParametersError(
         f"{type(value).__name__} has no entries, and TensorDictParams takes a tensordict or a dictionary; for the "
         "parameters of a module, use from_module(module, as_module=True)"
@@ -94,7 +94,7 @@ def keys_differ(error: KeyError) -> KeysDifferError:
 
 
 def exclusive(first: str, second: str, where: str) -> ExclusiveError:
-    """Two arguments exclude each other."""
+    """Report that two arguments exclude each other."""
     return ExclusiveError(f"{first} and {second} exclude each other in {where}; leave one out")
 
 
@@ -106,7 +106,7 @@ def no_modules() -> RuntimeError:
 
 
 def uninitialized(path: tuple[str, ...]) -> RuntimeError:
-    """A lazy parameter has no shape yet and cannot be stacked."""
+    """Report that a lazy parameter has no shape yet and cannot be stacked."""
     return RuntimeError(
         f"key {path!r} is a parameter without shape yet and cannot be stacked; run each lazy module once first"
     )
@@ -121,14 +121,14 @@ def unlike(path: tuple[str, ...]) -> RuntimeError:
 
 
 def unknown_state(names: Iterable[str], module: Any) -> KeyError:
-    """A state dict has keys that the module does not have."""
+    """Report that a state dict has keys that the module does not have."""
     return KeyError(
         f"the entries {_list(names)} are not in the state dict of {type(module).__name__}; remove them with exclude()"
     )
 
 
 def other_shape(path: tuple[str, ...], got: Iterable[int], expected: Iterable[int]) -> RuntimeError:
-    """A value has another shape than the parameter that it is written into."""
+    """Report that a value has another shape than the parameter that it is written into."""
     return RuntimeError(
         f"key {path!r} has shape {list(got)} and cannot be written into the parameter of shape {list(expected)}; "
         "leave inplace=True out to replace the parameter"
@@ -136,14 +136,14 @@ def other_shape(path: tuple[str, ...], got: Iterable[int], expected: Iterable[in
 
 
 def nothing_there(path: tuple[str, ...]) -> RuntimeError:
-    """A value cannot be written into a parameter that is None."""
+    """Report that a value cannot be written into a parameter that is None."""
     return RuntimeError(
         f"key {path!r} cannot be written into a parameter that is None; leave inplace=True out to replace it"
     )
 
 
 def without_values(path: tuple[str, ...]) -> RuntimeError:
-    """A tensor on the meta device has no values to write."""
+    """Report that a tensor on the meta device has no values to write."""
     return RuntimeError(
         f"key {path!r} is on the meta device and has no values to write into a parameter; leave inplace=True out to "
         "replace the parameter"
@@ -151,21 +151,21 @@ def without_values(path: tuple[str, ...]) -> RuntimeError:
 
 
 def no_mode() -> RuntimeError:
-    """A ``set_skip_existing`` block was entered without a mode."""
+    """Report that a ``set_skip_existing`` block was entered without a mode."""
     return RuntimeError(
         "mode=None was given to a set_skip_existing block, which takes True, False or keys; None is for decorators"
     )
 
 
 def skipping_compiled() -> RuntimeError:
-    """A compiled graph cannot depend on the keys of a tensordict."""
+    """Report that a compiled graph cannot depend on the keys of a tensordict."""
     return RuntimeError(
         "set_skip_existing cannot be entered while torch.compile traces; enter it around the compiled call"
     )
 
 
 def not_dispatchable(function: Any, names: list[str], decorator: str = "dispatch") -> RuntimeError:
-    """The first argument of a decorated function is not the tensordict."""
+    """Report that the first argument of a decorated function is not the tensordict."""
     return RuntimeError(
         f"{function.__qualname__} has the arguments {_list(names)}, and {decorator} takes functions whose first "
         "argument (after self) must be named 'tensordict'; rename it"
@@ -181,14 +181,14 @@ def too_many_arguments(module: Any, count: int, keys: Iterable[Any]) -> TooManyA
 
 
 def given_twice(name: str) -> RuntimeError:
-    """An input is given twice."""
+    """Report that an input is given twice."""
     return RuntimeError(f"Duplicated argument: the input {name!r} is given by position and by name; give it once")
 
 
 def missing_inputs(
     module: Any, absent: Iterable[Any], keys: Iterable[Any], kind: type[MissingInputsError] = MissingInputsError
 ) -> MissingInputsError:
-    """Inputs of a module are not in the tensordict; ``kind`` is the class of the error."""
+    """Report that inputs of a module are missing in the tensordict; ``kind`` is the class of the error."""
     absent, keys = list(absent), list(keys)
     name = absent[0] if isinstance(absent[0], str) else absent[0][-1]
     return kind(
@@ -199,7 +199,7 @@ def missing_inputs(
 
 
 def wrong_count(module: Any, count: int, out_keys: Iterable[Any]) -> WrongCountError:
-    """A module returned more or fewer values than it has output keys."""
+    """Report that a module returned more or fewer values than it has output keys."""
     out_keys = list(out_keys)
     return WrongCountError(
         f"{type(module).__name__} returned {count} values for the {len(out_keys)} out_keys {_list(out_keys)}; give one "
@@ -208,7 +208,7 @@ def wrong_count(module: Any, count: int, out_keys: Iterable[Any]) -> WrongCountE
 
 
 def not_callable(module: Any) -> NotAModuleError:
-    """A module is not callable."""
+    """Report that a module is not callable."""
     return NotAModuleError(
         f"{type(module).__name__} is not callable, and a TensorDictModule wraps a callable; pass method= to call "
         "another method than forward"
@@ -216,12 +216,12 @@ def not_callable(module: Any) -> NotAModuleError:
 
 
 def bad_inplace(value: Any, allowed: str) -> ValueError:
-    """The value of ``inplace`` is unknown."""
+    """Report that the value of ``inplace`` is unknown."""
     return ValueError(f"inplace={value!r} is not one of {allowed}; the documentation of the class describes each")
 
 
 def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]) -> UnknownOutKeysError:
-    """The module does not write a selected key."""
+    """Report that the module does not write a selected key."""
     return UnknownOutKeysError(
         f"Can't select non existent keys: the keys {_list(absent)} are not among the out_keys {_list(out_keys)} of "
         f"{type(module).__name__}; "
@@ -230,7 +230,7 @@ def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]
 
 
 def empty_selection(in_keys: Any, out_keys: Any) -> ValueError:
-    """A selection of keys leaves no module of a sequence."""
+    """Report that a selection of keys leaves no module of a sequence."""
     return ValueError(
         f"No modules left after selection: no module runs from in_keys {in_keys} and leads to out_keys "
         f"{out_keys}; give keys that the sequence reads "
@@ -239,7 +239,7 @@ def empty_selection(in_keys: Any, out_keys: Any) -> ValueError:
 
 
 def bad_keys(name: str, keys: Any) -> InvalidKeysError:
-    """The argument does not hold keys."""
+    """Report that the argument does not hold keys."""
     return InvalidKeysError(
         f"{name} must be of type str, tuple or list, and {name}={keys!r} are not keys; pass a string, a tuple of "
         "strings for a nested key, or a list of keys"
@@ -247,7 +247,7 @@ def bad_keys(name: str, keys: Any) -> InvalidKeysError:
 
 
 def needs_cloudpickle(function: Any) -> PicklingError:
-    """A function can only be pickled by a package that is not installed."""
+    """Report that a function can only be pickled by a package that is not installed."""
     return PicklingError(
         f"{function.__qualname__} is a lambda or a local function, which pickle refuses; install cloudpickle "
         '(pip install "tensordict-nn[pickle]"), or define the function at the top level of a module'
@@ -255,7 +255,7 @@ def needs_cloudpickle(function: Any) -> PicklingError:
 
 
 def bad_generator(generator: Any) -> TypeError:
-    """The value cannot seed samples."""
+    """Report that the value cannot seed samples."""
     return TypeError(
         f"generator is a {type(generator).__name__}, and a probabilistic module takes a torch.Generator, a seed, or "
         "the key of an entry that holds either; pass one of these"
@@ -263,12 +263,12 @@ def bad_generator(generator: Any) -> TypeError:
 
 
 def no_such_module(name: Any, names: Iterable[Any]) -> NoSuchModuleError:
-    """A sequence has no module of that name."""
+    """Report that a sequence has no module of that name."""
     return NoSuchModuleError(f"no module {name!r} in the sequence of {_list(names)}; index it by position or by name")
 
 
 def batched_parameters(batch_size: Iterable[int]) -> RuntimeError:
-    """The parameters of a module have batch dimensions."""
+    """Report that the parameters of a module have batch dimensions."""
     return RuntimeError(
         f"the parameters have batch size {list(batch_size)}, and reset_parameters_recursive takes those of one module; "
         "unbind them first"
@@ -276,7 +276,7 @@ def batched_parameters(batch_size: Iterable[int]) -> RuntimeError:
 
 
 def no_types(cls: Any) -> ValueError:
-    """A tensorclass module has no input and output type."""
+    """Report that a tensorclass module has no input and output type."""
     return ValueError(
         f"{cls.__name__} has no input and output type; subclass TensorClassModuleBase[Input, Output] with two "
         "tensorclasses"
@@ -284,7 +284,7 @@ def no_types(cls: Any) -> ValueError:
 
 
 def not_traceable(module: Any) -> TypeError:
-    """A module with its own ``forward`` cannot be traced."""
+    """Report that a module with its own ``forward`` cannot be traced."""
     return TypeError(
         f"{type(module).__name__} cannot be traced: symbolic_trace takes TensorDictModule and TensorDictSequential, "
         "and not modules with a forward of their own; wrap the computation in a TensorDictModule"
@@ -292,7 +292,7 @@ def not_traceable(module: Any) -> TypeError:
 
 
 def missing_argument(module: Any, name: str) -> TypeError:
-    """A traced module has an argument without a key."""
+    """Report that a traced module has an argument without a key."""
     return TypeError(
         f"the argument {name!r} has no key among the in_keys {_list(module.in_keys)} of the module; add one, or give "
         "it a default"
@@ -300,7 +300,7 @@ def missing_argument(module: Any, name: str) -> TypeError:
 
 
 def not_parameters(key: str, value: Any) -> TypeError:
-    """A module cannot register the entries of a container."""
+    """Report that a module cannot register the entries of a container."""
     return TypeError(
         f"key {key!r} holds a {type(value).__name__}, whose entries cannot be parameters of a module; convert it with "
         "to_tensordict() first"
@@ -308,7 +308,7 @@ def not_parameters(key: str, value: Any) -> TypeError:
 
 
 def uncommon_keys(keys: Iterable[str]) -> RuntimeError:
-    """The elements of a lazy stack do not have the same keys."""
+    """Report that the elements of a lazy stack do not have the same keys."""
     return RuntimeError(
         f"the keys {_list(keys)} are in some elements of a lazy stack only, and parameters need them in all; make "
         "parameters of each of its tensordicts"
@@ -316,7 +316,7 @@ def uncommon_keys(keys: Iterable[str]) -> RuntimeError:
 
 
 def same_name(name: str) -> KeyError:
-    """Two entries have the same name in a state dict."""
+    """Report that two entries have the same name in a state dict."""
     return KeyError(
         f"two entries have the name {name!r} in a state dict, where dots join the levels of keys; rename one"
     )
@@ -344,33 +344,33 @@ def parameters_called() -> NotCallableError:
 
 
 def unknown_mapping(key: str, names: Iterable[str]) -> NotImplementedError:
-    """A mapping is unknown."""
+    """Report that a mapping is unknown."""
     return NotImplementedError(f"no mapping {key!r}; use one of {_list(names)} or add it with add_custom_mapping")
 
 
 def bad_mapping(key: str) -> ValueError:
-    """The numbers in the name of a biased softplus are invalid."""
+    """Report that the numbers in the name of a biased softplus are invalid."""
     return ValueError(
         f"the mapping {key!r} is not biased_softplus_{{bias}} or biased_softplus_{{bias}}_{{min_val}}; give numbers"
     )
 
 
 def empty_interval() -> ValueError:
-    """The bounds of a truncated normal are in the wrong order."""
+    """Report that the bounds of a truncated normal are in the wrong order."""
     return ValueError(
         "the bounds a and b leave an empty interval, and a truncated normal needs a < b everywhere; swap them"
     )
 
 
 def no_such_value(dist: Any, name: str) -> NotImplementedError:
-    """A distribution has no such property."""
+    """Report that a distribution has no such property."""
     return NotImplementedError(
         f"{type(dist).__name__}.{name} is not implemented; use another interaction type, or add a property of that name"
     )
 
 
 def not_a_sample(sample: Any) -> RuntimeError:
-    """The sample of a composite distribution is not a tensordict."""
+    """Report that the sample of a composite distribution is not a tensordict."""
     return RuntimeError(
         f"the sample is a {type(sample).__name__}, and a CompositeDistribution takes a tensordict with an entry for "
         "each of its keys; pass what sample() returns"
@@ -378,19 +378,19 @@ def not_a_sample(sample: Any) -> RuntimeError:
 
 
 def missing_component(name: Any, keys: Iterable[Any]) -> KeyError:
-    """The parameters of a component are missing."""
+    """Report that the parameters of a component are missing."""
     return KeyError(
         f"the component {name!r} has no entry in the parameters with keys {_list(keys)}; add its parameters"
     )
 
 
 def no_component(key: Any, keys: Iterable[Any]) -> KeyError:
-    """A composite has no component for an output key."""
+    """Report that a composite has no component for an output key."""
     return KeyError(f"the out_key {key!r} is none of the components {_list(keys)} of the distribution; rename it")
 
 
 def no_sum_key(keys: Iterable[Any]) -> RuntimeError:
-    """A single key was requested of a module with several log-probabilities."""
+    """Report that a single key was requested of a module with several log-probabilities."""
     return RuntimeError(
         f"composite_lp_aggregate is False: the log-probabilities of several values have several keys, "
         f"{_list(keys)}; use log_prob_keys, or sum them "
@@ -406,12 +406,12 @@ def one_sum_key() -> RuntimeError:
 
 
 def key_taken(key: Any) -> ValueError:
-    """A log-probability would overwrite its sample."""
+    """Report that a log-probability would overwrite its sample."""
     return ValueError(f"the key {key!r} is that of a value and cannot be that of a log-probability; give another one")
 
 
 def not_probabilistic(module: Any) -> TypeError:
-    """The last module of a sequence is not probabilistic."""
+    """Report that the last module of a sequence is not probabilistic."""
     return TypeError(
         f"{type(module).__name__}, the last module of the sequence, is not probabilistic, which return_composite=False "
         "requires; pass return_composite=True"
@@ -427,18 +427,18 @@ def no_distribution(module: Any) -> MissingDistributionError:
 
 
 def bad_parameters(dist: Any, keys: Iterable[Any]) -> str:
-    """The note of an error that a distribution raised: the keys of its parameters."""
+    """Return the note of an error that a distribution raised: the keys of its parameters."""
     name = getattr(dist, "__name__", type(dist).__name__)
     return f"distribution keywords and tensordict keys must match, while making a {name} of the keys {_list(keys)}"
 
 
 def bad_warmup(warmup: Any) -> ValueError:
-    """The number of the call that records is not a positive integer."""
+    """Report that the number of the call that records is not a positive integer."""
     return ValueError(f"warmup={warmup!r} is not the number of the call that records, counted from 1; pass 2 or more")
 
 
 def graph_input_requires_grad() -> RuntimeError:
-    """An input of a graph requires gradients."""
+    """Report that an input of a graph requires gradients."""
     return RuntimeError(
         "an input of a CudaGraphModule requires gradients, which do not flow through a graph; detach it, or read it "
         "from outside of the function if it is a parameter"
@@ -446,7 +446,7 @@ def graph_input_requires_grad() -> RuntimeError:
 
 
 def graph_output_requires_grad() -> RuntimeError:
-    """A result of a graph requires gradients."""
+    """Report that a result of a graph requires gradients."""
     return RuntimeError(
         "a result of a CudaGraphModule requires gradients, which do not flow through a graph; call it under "
         "torch.no_grad(), or run the backward pass inside the function and return loss.detach()"
@@ -454,7 +454,7 @@ def graph_output_requires_grad() -> RuntimeError:
 
 
 def graph_input_changed(name: str, got: str, expected: str) -> ValueError:
-    """An input differs from that of the recording in shape, dtype, device or value."""
+    """Report that an input differs from that of the recording in shape, dtype, device or value."""
     return ValueError(
         f"the input {name} of a CudaGraphModule {got}, but {expected} when the graph was recorded, and that is fixed; "
         "make one CudaGraphModule for each form of its inputs"
@@ -462,7 +462,7 @@ def graph_input_changed(name: str, got: str, expected: str) -> ValueError:
 
 
 def graph_structure_changed(got: Any, expected: Any) -> ValueError:
-    """The structure of the inputs differs from that of the recording."""
+    """Report that the structure of the inputs differs from that of the recording."""
     return ValueError(
         f"the inputs of a CudaGraphModule have the structure {got}, but it was {expected} when the graph was recorded, "
         "and that is fixed; make one CudaGraphModule for each form of its inputs"
@@ -470,7 +470,7 @@ def graph_structure_changed(got: Any, expected: Any) -> ValueError:
 
 
 def packed_state(module: Any, names: Iterable[str]) -> str:
-    """The warning for a module with state that is neither a parameter nor a buffer."""
+    """Return the warning for a module with state that is neither a parameter nor a buffer."""
     return (
         f"{type(module).__name__} keeps {_list(names)} neither as parameters nor as buffers, so from_module leaves "
         "them out; pass use_state_dict=True to include them"

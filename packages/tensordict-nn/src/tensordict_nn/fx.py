@@ -46,7 +46,7 @@ class TDGraphModule(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, tensordict_out: Any = None) -> Any:
-        """Reads the inputs, runs the graph and writes the outputs.
+        """Read the inputs, run the graph and write the outputs.
 
         Args:
             tensordict: The tensordict with the inputs.
@@ -89,7 +89,7 @@ class _Tracer(fx.Tracer):
 
 
 def _leaves(module: Any) -> list[Any]:
-    """Returns the wrapped modules in the order in which they run.
+    """Return the wrapped modules in the order in which they run.
 
     Raises:
         TypeError: A module overrides ``forward``, so its keys do not describe what it does.
@@ -104,7 +104,7 @@ def _leaves(module: Any) -> list[Any]:
 
 
 def _inline(graph: fx.Graph, prefix: str, traced: fx.Graph, owner: Any, known: dict[str, Any]) -> Any:
-    """Copies the nodes of a traced module into the graph and returns the node of its result.
+    """Copy the nodes of a traced module into the graph and return the node of its result.
 
     Args:
         graph: The graph.
@@ -133,7 +133,7 @@ def _inline(graph: fx.Graph, prefix: str, traced: fx.Graph, owner: Any, known: d
 
 
 def _trace(module: TensorDictModule) -> tuple[nn.Module, fx.Graph]:
-    """Traces a wrapped module; returns the module that the graph refers to, and the graph."""
+    """Trace a wrapped module; return the module that the graph refers to, and the graph."""
     wrapped = module.module
     if isinstance(wrapped, nn.Module):
         tracer = _Tracer(module.method)
@@ -151,7 +151,7 @@ def _trace(module: TensorDictModule) -> tuple[nn.Module, fx.Graph]:
 
 
 def _one_call(module: TensorDictModule, kind: str, target: Any) -> fx.Graph:
-    """Makes a graph of one node: a call of one of torch's own modules, or of a function without Python code."""
+    """Make a graph of one node: a call of one of torch's own modules, or of a function without Python code."""
     names = module._arguments or [f"x{i}" for i in range(len(module.in_keys))]
     graph = fx.Graph()
     args = [graph.placeholder(name) for name in names]
@@ -162,7 +162,7 @@ def _one_call(module: TensorDictModule, kind: str, target: Any) -> fx.Graph:
 
 
 def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
-    """Traces a `TensorDictModule` or a `TensorDictSequential` to one ``torch.fx`` graph on tensors.
+    """Trace a `TensorDictModule` or a `TensorDictSequential` to one ``torch.fx`` graph on tensors.
 
     Args:
         module: The module; sequences may be nested.
@@ -210,6 +210,6 @@ def symbolic_trace(module: TensorDictModuleBase) -> TDGraphModule:
 
 
 def _item(values: Any, position: int) -> torch.Tensor:
-    """Returns one of several results of a module that is one node of a graph."""
+    """Return one of several results of a module that is one node of a graph."""
     item: torch.Tensor = values[position]
     return item

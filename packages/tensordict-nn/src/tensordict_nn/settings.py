@@ -37,14 +37,14 @@ class Setting(Generic[T]):
         self._local = threading.local()
 
     def get(self) -> T:
-        """The value for this thread."""
+        """Return the value for this thread."""
         if self.threads:
             own: T = getattr(self._local, "value", self.value)
             return own
         return self.value
 
     def enter(self, value: T, *, thread_local: bool) -> tuple[bool, Any]:
-        """Begins a block; inside a block for one thread, every block is for that thread.
+        """Begin a block; inside a block for one thread, every block is for that thread.
 
         Returns:
             The token for `leave`.
@@ -59,7 +59,7 @@ class Setting(Generic[T]):
         return token
 
     def leave(self, token: tuple[bool, Any]) -> None:
-        """Ends a block."""
+        """End a block."""
         local, before = token
         if not local:
             self.value = before
@@ -96,7 +96,7 @@ class Block:
         self._tokens: list[Any] = []
 
     def _begin(self) -> Any:
-        """Begins the block and returns its token."""
+        """Begin the block and return its token."""
         return self.setting.enter(self._value, thread_local=self.thread_local)
 
     def __enter__(self) -> Self:
@@ -107,7 +107,7 @@ class Block:
         self.setting.leave(self._tokens.pop())
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates a function."""
+        """Decorate a function."""
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,7 @@ _ESTIMATES = 1000
 
 
 def with_suffix(key: Key, suffix: str) -> Key:
-    """Appends a suffix to the last level of a key.
+    """Append a suffix to the last level of a key.
 
     >>> with_suffix(("agent", "action"), "_log_prob")
     ('agent', 'action_log_prob')
@@ -100,7 +100,7 @@ class CompositeDistribution(Distribution):
         log_prob_key: NestedKey | None = None,
         entropy_key: NestedKey | None = None,
     ) -> CompositeDistribution:
-        """Makes a composite of existing distributions; its batch size is that of ``params``.
+        """Make a composite of existing distributions; its batch size is that of ``params``.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> CompositeDistribution.from_distributions(TensorDict({}, [3]), dists).mean["x"]
@@ -125,7 +125,7 @@ class CompositeDistribution(Distribution):
         return unravel_key(key) in self.dists
 
     def keys(self) -> KeysView[Key]:
-        """The keys of samples.
+        """Return the keys of samples.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
@@ -135,7 +135,7 @@ class CompositeDistribution(Distribution):
         return self.dists.keys()
 
     def values(self) -> ValuesView[Any]:
-        """The distributions.
+        """Return the distributions.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
@@ -145,7 +145,7 @@ class CompositeDistribution(Distribution):
         return self.dists.values()
 
     def items(self) -> ItemsView[Key, Any]:
-        """The keys of samples and the distributions.
+        """Return the keys of samples and the distributions.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
@@ -155,7 +155,7 @@ class CompositeDistribution(Distribution):
         return self.dists.items()
 
     def get(self, key: NestedKey, default: Any = None) -> Any:
-        """Returns the distribution of a key, or ``default``.
+        """Return the distribution of a key, or ``default``.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
@@ -194,12 +194,12 @@ class CompositeDistribution(Distribution):
         return self._each(lambda dist: take(dist, InteractionType.DETERMINISTIC, (), _ESTIMATES))
 
     def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """Draws a sample of each distribution."""
+        """Draw a sample of each distribution."""
         shape = torch.Size([] if shape is None else shape)
         return self._each(lambda dist: dist.sample(shape), shape)
 
     def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """Draws a reparameterized sample of each distribution, so that gradients flow to the parameters.
+        """Draw a reparameterized sample of each distribution, so that gradients flow to the parameters.
 
         Raises:
             NotImplementedError: A distribution has no ``rsample``.
@@ -221,7 +221,7 @@ class CompositeDistribution(Distribution):
         return torch.stack([leaf.flatten(dims).sum(-1) if leaf.ndim > dims else leaf for leaf in leaves]).sum(0)
 
     def log_prob_composite(self, sample: Any, *, include_sum: bool | None = None) -> TensorDict:
-        """Returns the log-probability of each value at ``<key>_log_prob``, and their sum if ``include_sum``.
+        """Return the log-probability of each value at ``<key>_log_prob``, and their sum if ``include_sum``.
 
         Raises:
             RuntimeError: The sample is not a tensordict.
@@ -240,12 +240,12 @@ class CompositeDistribution(Distribution):
         return scores
 
     def log_prob(self, sample: Any) -> Any:
-        """Returns the log-probability of each value, or their sum if `composite_lp_aggregate` is true."""
+        """Return the log-probability of each value, or their sum if `composite_lp_aggregate` is true."""
         scores = self.log_prob_composite(sample, include_sum=False)
         return self._sum(scores) if composite_lp_aggregate() else scores
 
     def sample_and_log_prob(self, shape: Any = None) -> tuple[TensorDict, Any]:
-        """Draws a sample and returns it with its `log_prob`.
+        """Draw a sample and return it with its `log_prob`.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
@@ -257,7 +257,7 @@ class CompositeDistribution(Distribution):
         return sample, self.log_prob(sample)
 
     def rsample_and_log_prob(self, shape: Any = None) -> tuple[TensorDict, Any]:
-        """Draws a reparameterized sample and returns it with its `log_prob`.
+        """Draw a reparameterized sample and return it with its `log_prob`.
 
         Raises:
             NotImplementedError: A distribution has no ``rsample``.
@@ -272,7 +272,7 @@ class CompositeDistribution(Distribution):
         return sample, self.log_prob(sample)
 
     def entropy_composite(self, samples_mc: int = 1, *, include_sum: bool | None = None) -> TensorDict:
-        """Returns the entropy of each distribution at ``<key>_entropy``, and their sum if ``include_sum``.
+        """Return the entropy of each distribution at ``<key>_entropy``, and their sum if ``include_sum``.
 
         Args:
             samples_mc: The number of samples that estimate an entropy without a closed form.
@@ -291,7 +291,7 @@ class CompositeDistribution(Distribution):
     def entropy(
         self, samples_mc: int = 1, *, aggregate_probabilities: bool | None = None, include_sum: bool | None = None
     ) -> Any:
-        """Returns the entropy of each distribution, or only their sum if `composite_lp_aggregate` is true.
+        """Return the entropy of each distribution, or only their sum if `composite_lp_aggregate` is true.
 
         Args:
             samples_mc: The number of samples that estimate an entropy without a closed form.
@@ -314,7 +314,7 @@ class CompositeDistribution(Distribution):
         return self._sum(scores) if aggregate else scores
 
     def cdf(self, sample: Any) -> Any:
-        """Sets the cumulative probability of each value at ``<key>_cdf`` of the sample, and returns the sample.
+        """Set the cumulative probability of each value at ``<key>_cdf`` of the sample, and return the sample.
 
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(1), 1.0)}
         >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [1]), dists)
@@ -326,7 +326,7 @@ class CompositeDistribution(Distribution):
         return sample
 
     def icdf(self, sample: Any) -> Any:
-        """Sets ``<key>_icdf`` to the quantile of the probability at ``<key>_cdf``, and returns the sample.
+        """Set ``<key>_icdf`` to the quantile of the probability at ``<key>_cdf``, and return the sample.
 
         Without such an entry, the probability is that of the value, as `cdf` computes it.
         """

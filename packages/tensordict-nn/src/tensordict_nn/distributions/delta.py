@@ -49,7 +49,7 @@ class Delta(Distribution):
         super().__init__(torch.Size(batch_shape), torch.Size(event_shape or ()), validate_args=False)
 
     def update(self, param: Tensor) -> None:
-        """Replaces the value; the shapes stay.
+        """Replace the value; the shapes stay.
 
         >>> delta = Delta(torch.zeros(2))
         >>> delta.update(torch.ones(2))
@@ -100,16 +100,16 @@ class Delta(Distribution):
         return torch.zeros_like(self.param)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Delta:
-        """Returns the distribution with a larger batch shape."""
+        """Return the distribution with a larger batch shape."""
         param = self.param.expand((*batch_shape, *self.event_shape))
         return Delta(param, self.atol, self.rtol, torch.Size(batch_shape), self.event_shape)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Returns the value for each sample; gradients flow to the parameter."""
+        """Return the value for each sample; gradients flow to the parameter."""
         return self.param.expand((*sample_shape, *self.param.shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Returns infinity for events that equal the value, and minus infinity for others."""
+        """Return infinity for events that equal the value, and minus infinity for others."""
         equal = torch.isclose(value, self.param.expand_as(value), rtol=self.rtol, atol=self.atol)
         if self.event_shape:
             equal = equal.flatten(-len(self.event_shape)).all(-1)

@@ -49,7 +49,7 @@ class biased_softplus(nn.Module):
         self.min_val = min_val
 
     def forward(self, x: Tensor) -> Tensor:
-        """Applies the mapping."""
+        """Apply the mapping."""
         return functional.softplus(x + self.bias) + self.min_val
 
 
@@ -77,7 +77,7 @@ _known: dict[str, Mapping] = {
 
 
 def mappings(key: str) -> Mapping:
-    """Returns the mapping of a name.
+    """Return the mapping of a name.
 
     Args:
         key: ``"softplus"``, ``"exp"``, ``"relu"``, ``"expln"``, ``"none"``, ``"biased_softplus_{bias}"``,
@@ -105,7 +105,7 @@ def mappings(key: str) -> Mapping:
 
 
 def add_custom_mapping(name: str, mapping: Mapping) -> None:
-    """Registers a mapping under a name, and replaces an earlier one.
+    """Register a mapping under a name, and replace an earlier one.
 
     Args:
         name: The name.

@@ -30,7 +30,7 @@ class NormalParamExtractor(nn.Module):
         self.scale_lb = scale_lb
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Splits the first tensor; returns the others unchanged."""
+        """Split the first tensor; return the others unchanged."""
         first, *others = tensors
         loc, scale = first.chunk(2, -1)
         return (loc, self.scale_mapping(scale).clamp_min(self.scale_lb), *others)
@@ -73,7 +73,7 @@ class AddStateIndependentNormalScale(nn.Module):
         self.scale_lb = scale_lb
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Returns the first tensor, its scale, and the others unchanged."""
+        """Return the first tensor, its scale, and the others unchanged."""
         loc, *others = tensors
         scale = self.scale_mapping(self.state_independent_scale).clamp_min(self.scale_lb)
         return (loc, scale.expand_as(loc), *others)

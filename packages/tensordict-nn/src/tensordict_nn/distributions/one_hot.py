@@ -13,7 +13,7 @@ __all__ = ["OneHotCategorical", "rand_one_hot"]
 
 
 def rand_one_hot(values: Tensor, do_softmax: bool = True) -> Tensor:
-    """Draws one-hot vectors along the last dimension.
+    """Draw one-hot vectors along the last dimension.
 
     Args:
         values: Logits or probabilities.
@@ -52,7 +52,7 @@ class OneHotCategorical(Categorical):
         return functional.one_hot(categories, self._num_events)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Returns the log-probability of one-hot vectors.
+        """Return the log-probability of one-hot vectors.
 
         >>> OneHotCategorical(probs=torch.tensor([0.5, 0.5])).log_prob(torch.tensor([0, 1])).exp()
         tensor(0.5000)
@@ -93,11 +93,11 @@ class OneHotCategorical(Categorical):
         return self.mode
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Draws one-hot vectors."""
+        """Draw one-hot vectors."""
         return self._one_hot(Categorical.sample(self, torch.Size(sample_shape)))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Draws one-hot vectors with the gradients of a relaxed sample of temperature 1 (straight-through)."""
+        """Draw one-hot vectors with the gradients of a relaxed sample of temperature 1 (straight-through)."""
         relaxed = RelaxedOneHotCategorical(self.logits.new_tensor(1.0), logits=self.logits).rsample(
             torch.Size(sample_shape)
         )
@@ -105,11 +105,11 @@ class OneHotCategorical(Categorical):
         return hard + (relaxed - relaxed.detach())
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> OneHotCategorical:
-        """Returns the distribution with a larger batch shape."""
+        """Return the distribution with a larger batch shape."""
         new = Categorical._get_checked_instance(self, OneHotCategorical, _instance)
         expanded: OneHotCategorical = Categorical.expand(self, batch_shape, _instance=new)
         return expanded
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Returns all one-hot vectors."""
+        """Return all one-hot vectors."""
         return self._one_hot(Categorical.enumerate_support(self, expand))

@@ -96,12 +96,12 @@ class TruncatedNormal(Distribution):
         return constraints.interval(self.a, self.b)
 
     def _in_units(self, bound: Tensor) -> Tensor:
-        """Returns a bound in standard units; infinite ones become large numbers with finite squares and gradient 0."""
+        """Return a bound in standard units; infinite ones become large numbers with finite squares and gradient 0."""
         most = math.sqrt(torch.finfo(bound.dtype).max) / 4
         return ((bound.clamp(-most, most) - self.loc) / self.scale).clamp(-most, most)
 
     def _ratios(self) -> tuple[Tensor, Tensor]:
-        """Returns the densities at the lower and the upper end, in standard units."""
+        """Return the densities at the lower and the upper end, in standard units."""
         low, high = self._low, self._high
         at_low, at_high = (torch.exp(_log_density(end) - self._log_mass) for end in (low, high))
         # far from the center, the differences of two large logarithms have few digits
@@ -155,12 +155,12 @@ class TruncatedNormal(Distribution):
         return self.mean
 
     def entropy(self) -> Tensor:
-        """Returns the differential entropy."""
+        """Return the differential entropy."""
         entropy: Tensor = _LOG_ROOT_TAU + 0.5 + self.scale.log() + self._log_mass + 0.5 * self._moment
         return entropy
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Returns the log-density; minus infinity outside of the interval."""
+        """Return the log-density; minus infinity outside of the interval."""
         if self._validate_args:
             self._validate_sample(value)
         z = (value - self.loc) / self.scale
@@ -168,7 +168,7 @@ class TruncatedNormal(Distribution):
         return torch.where((value >= self.a) & (value <= self.b), inside, torch.full_like(inside, -torch.inf))
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Returns the probability of smaller values.
+        """Return the probability of smaller values.
 
         >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).cdf(torch.zeros(2))
         tensor([0.5000, 0.5000])
@@ -180,7 +180,7 @@ class TruncatedNormal(Distribution):
         return torch.where(self._mirrored, 1 - share, share)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Returns the quantile of a probability.
+        """Return the quantile of a probability.
 
         >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).icdf(torch.ones(2))
         tensor([1., 1.])
@@ -194,14 +194,14 @@ class TruncatedNormal(Distribution):
         return torch.minimum(torch.maximum(x, self.a), self.b)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Draws samples by the inverse of the distribution function, so that gradients flow to the parameters."""
+        """Draw samples by the inverse of the distribution function, so that gradients flow to the parameters."""
         shape = self._extended_shape(torch.Size(sample_shape))
         # strictly inside (0, 1), where the inverse is finite
         eps = torch.finfo(self.loc.dtype).eps
         return self.icdf(torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(eps, 1 - eps))
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> TruncatedNormal:
-        """Returns the distribution with a larger batch shape."""
+        """Return the distribution with a larger batch shape."""
         loc, scale, a, b = (x.expand(batch_shape) for x in (self.loc, self.scale, self.a, self.b))
         return TruncatedNormal(loc, scale, a, b, validate_args=False)
 

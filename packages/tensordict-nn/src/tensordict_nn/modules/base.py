@@ -26,7 +26,7 @@ Keys = list[Any]
 
 
 def as_keys(keys: NestedKey | Sequence[NestedKey] | None) -> Keys:
-    """Converts one key or several to a list of keys.
+    """Convert one key or several to a list of keys.
 
     >>> as_keys("a"), as_keys(("a", "b")), as_keys(["a", ("b", "c")])
     (['a'], [('a', 'b')], ['a', ('b', 'c')])
@@ -38,7 +38,7 @@ def as_keys(keys: NestedKey | Sequence[NestedKey] | None) -> Keys:
 
 
 def checked_keys(keys: NestedKey | Sequence[NestedKey], name: str) -> Keys:
-    """Converts one key or several, as an argument of a constructor, to a list of keys.
+    """Convert one key or several, as an argument of a constructor, to a list of keys.
 
     Args:
         keys: A string, a tuple of strings, or a list of these.
@@ -59,7 +59,7 @@ def checked_keys(keys: NestedKey | Sequence[NestedKey], name: str) -> Keys:
 
 
 def require_inputs(module: Any, keys: Iterable[Any], td: Any, cause: Exception | None = None) -> None:
-    """Checks that a tensordict has the inputs of a module.
+    """Check that a tensordict has the inputs of a module.
 
     Raises:
         KeyError: A key is missing; ``cause`` is the error that the module raised without it.
@@ -72,7 +72,7 @@ def require_inputs(module: Any, keys: Iterable[Any], td: Any, cause: Exception |
 
 
 def _drop_unselected(module: Any, args: Any, output: Any) -> Any:
-    """Removes the outputs that `TensorDictModuleBase.select_out_keys` did not select; inputs stay."""
+    """Remove the outputs that `TensorDictModuleBase.select_out_keys` did not select; inputs stay."""
     if isinstance(output, TensorCollection):
         kept = {*module.out_keys, *module.in_keys}
         unselected = [key for key in module.out_keys_source if key not in kept and key in output]
@@ -148,7 +148,7 @@ class TensorDictModuleBase(nn.Module):
 
     @staticmethod
     def is_tdmodule_compatible(module: Any) -> bool:
-        """Whether an object has ``in_keys`` and ``out_keys``.
+        """Return whether an object has ``in_keys`` and ``out_keys``.
 
         >>> TensorDictModuleBase.is_tdmodule_compatible(torch.nn.Linear(1, 1))
         False
@@ -156,7 +156,7 @@ class TensorDictModuleBase(nn.Module):
         return hasattr(module, "in_keys") and hasattr(module, "out_keys")
 
     def select_out_keys(self, *out_keys: NestedKey) -> Self:
-        """Selects the ``out_keys`` that the result keeps; all outputs are still computed.
+        """Select the ``out_keys`` that the result keeps; all outputs are still computed.
 
         Args:
             *out_keys: The keys to keep.
@@ -186,7 +186,7 @@ class TensorDictModuleBase(nn.Module):
         return self
 
     def reset_out_keys(self) -> Self:
-        """Undoes `select_out_keys`.
+        """Undo `select_out_keys`.
 
         Returns:
             The module itself.
@@ -204,7 +204,7 @@ class TensorDictModuleBase(nn.Module):
         return self
 
     def reset_parameters_recursive(self, parameters: Any = None) -> Any:
-        """Calls ``reset_parameters`` of every sub-module that has it.
+        """Call ``reset_parameters`` of every sub-module that has it.
 
         Args:
             parameters: External parameters to reset in place instead of the module's own.
@@ -267,7 +267,7 @@ class TensorDictModuleBase(nn.Module):
 
 
 def format_module(module: object, /, *lines: str, **fields: Any) -> str:
-    """Returns the representation of a module on tensordicts: its name, and its fields below one another.
+    """Return the representation of a module on tensordicts: its name, and its fields below one another.
 
     >>> print(format_module(torch.nn.Identity(), in_keys=["a"], out_keys=["b"]))
     Identity(
@@ -279,7 +279,7 @@ def format_module(module: object, /, *lines: str, **fields: Any) -> str:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Returns the device of the first parameter or buffer; the CPU if there is none.
+    """Return the device of the first parameter or buffer; the CPU if there is none.
 
     >>> device_of(torch.nn.Linear(1, 1))
     device(type='cpu')

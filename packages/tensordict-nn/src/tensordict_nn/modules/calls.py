@@ -35,7 +35,7 @@ _backward = registry._global_backward_hooks
 
 
 def has_global_hooks() -> bool:
-    """Whether there are global hooks, or ``nn.Module.__call__`` is replaced.
+    """Return whether there are global hooks, or ``nn.Module.__call__`` is replaced.
 
     >>> has_global_hooks()
     False
@@ -48,7 +48,7 @@ constant_when_traced(has_global_hooks)
 
 
 def has_no_hooks(own: dict[str, Any]) -> bool:
-    """Whether a module, given by its ``__dict__``, has no hook of its own and was not compiled by its ``compile``.
+    """Return whether a module, given by its ``__dict__``, has no hook and was not compiled by its ``compile``.
 
     >>> layer = torch.nn.Linear(1, 1)
     >>> has_no_hooks(layer.__dict__)
@@ -67,7 +67,7 @@ def has_no_hooks(own: dict[str, Any]) -> bool:
 
 
 def may_call_forward(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a call only passes one container to ``forward``, which is given as that of the class.
+    """Return whether a call only passes one container to ``forward``, which is given as that of the class.
 
     >>> layer = torch.nn.Linear(1, 1)
     >>> may_call_forward(layer, torch.nn.Linear.forward, (TensorDict({}),))
@@ -84,7 +84,7 @@ def may_call_forward(module: Any, forward: Any, args: tuple[Any, ...]) -> bool:
 
 
 def may_trace_forward(module: Any, tensordict: Any) -> bool:
-    """Whether a call with a container runs no hooks, in code that Dynamo traces.
+    """Return whether a call with a container runs no hooks, in code that Dynamo traces.
 
     >>> layer = torch.nn.Linear(1, 1)
     >>> may_trace_forward(layer, TensorDict({})), may_trace_forward(layer, torch.zeros(1))
@@ -96,7 +96,7 @@ def may_trace_forward(module: Any, tensordict: Any) -> bool:
 
 
 def has_selected_keys(module: Any) -> bool:
-    """Whether a hook selects output keys; the read makes Dynamo guard against a later selection.
+    """Return whether a hook selects output keys; the read makes Dynamo guard against a later selection.
 
     >>> has_selected_keys(torch.nn.Linear(1, 1))
     False
@@ -105,7 +105,7 @@ def has_selected_keys(module: Any) -> bool:
 
 
 def only_forwards(module: Any, forward: Any) -> bool:
-    """Whether a plain call of a module only calls ``forward``, which is given as that of the class.
+    """Return whether a plain call of a module only calls ``forward``, which is given as that of the class.
 
     >>> only_forwards(torch.nn.Linear(1, 1), torch.nn.Linear.forward)
     True

@@ -34,7 +34,7 @@ class as_tensordict_module:
         self.out_keys = as_keys(out_keys)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates a function."""
+        """Decorate a function."""
         return _Decorated(function, self.in_keys, self.out_keys)
 
 

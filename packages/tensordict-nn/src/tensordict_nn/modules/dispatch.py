@@ -44,7 +44,7 @@ class set_dispatch(Block):
 
 
 def _optional(call: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """Makes the tensordict optional in the signature, by which ``torch.export`` binds its inputs."""
+    """Make the tensordict optional in the signature, by which ``torch.export`` binds its inputs."""
     signature = inspect.signature(call)
     parameters = list(signature.parameters.values())
     if all(p.default is not p.empty or p.kind > p.POSITIONAL_OR_KEYWORD for p in parameters[position + 1 :]):
@@ -54,7 +54,7 @@ def _optional(call: Callable[..., Any], position: int) -> Callable[..., Any]:
 
 
 def _more_positional(function: Callable[..., Any], position: int) -> float:
-    """Returns how many positional arguments a function takes from a position; none of them a tensordict."""
+    """Return how many positional arguments a function takes from a position; none of them a tensordict."""
     count = 0
     for parameter in list(inspect.signature(function).parameters.values())[position:]:
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -91,7 +91,7 @@ class dispatch:
     """
 
     def __new__(cls, separator: Any = "_", *args: Any, **kwargs: Any) -> Any:
-        """Returns a decorator or, used bare, the decorated function."""
+        """Return a decorator or, used bare, the decorated function."""
         if callable(separator):
             return cls()(separator)
         return super().__new__(cls)
@@ -109,7 +109,7 @@ class dispatch:
         self.auto_batch_size = auto_batch_size
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates a function."""
+        """Decorate a function."""
         names = list(inspect.signature(function).parameters)
         is_method = names[:1] != ["tensordict"]
         if names[is_method : is_method + 1] != ["tensordict"]:
@@ -147,7 +147,7 @@ class dispatch:
     def _call(
         self, owner: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], most: float
     ) -> Any:
-        """Calls the function with a tensordict of the arguments; those after the inputs stay arguments."""
+        """Call the function with a tensordict of the arguments; those after the inputs stay arguments."""
         if not DISPATCHES.get():
             return function(*args, **kwargs)
         source = self._keys(owner, self.source)

@@ -19,7 +19,7 @@ __all__ = ["EnsembleModule"]
 
 
 def _without_memory(module: TensorDictModuleBase) -> TensorDictModuleBase:
-    """Returns a copy of a module on the meta device, or the module itself if it cannot be copied."""
+    """Return a copy of a module on the meta device, or the module itself if it cannot be copied."""
     try:
         return copy.deepcopy(module).to("meta")
     except Exception:  # modules raise errors of any type
@@ -27,7 +27,7 @@ def _without_memory(module: TensorDictModuleBase) -> TensorDictModuleBase:
 
 
 def _reset_copies(module: TensorDictModuleBase, count: int) -> list[Any]:
-    """Returns copies of the parameters of a module, each after a reset; the module itself stays unchanged.
+    """Return copies of the parameters of a module, each after a reset; the module itself stays unchanged.
 
     The module is reset, and not copies of it, so that ``reset_parameters`` may depend on earlier calls.
     """
@@ -96,7 +96,7 @@ class EnsembleModule(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any) -> Any:
-        """Runs all copies, on a tensordict or on the tensors of its ``in_keys``."""
+        """Run all copies, on a tensordict or on the tensors of its ``in_keys``."""
         return torch.vmap(self._one, (None if self.expand_input else 0, 0), randomness="different")(
             tensordict, self.params_td
         )
@@ -106,12 +106,12 @@ class EnsembleModule(TensorDictModuleBase):
             return self.module(tensordict.copy())
 
     def train(self, mode: bool = True) -> Self:
-        """Sets the training mode, also of the unregistered module."""
+        """Set the training mode, also of the unregistered module."""
         self.module.train(mode)
         return super().train(mode)
 
     def reset_parameters_recursive(self, parameters: Any = None) -> Any:
-        """Resets the parameters of every copy, in place.
+        """Reset the parameters of every copy, in place.
 
         Args:
             parameters: A stack of parameters to reset instead of the ensemble's own.

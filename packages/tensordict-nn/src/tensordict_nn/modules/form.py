@@ -45,7 +45,7 @@ class Form(NamedTuple):
 
 
 def encoded(*form: Any) -> str:
-    """Encodes the fields of a form as a string.
+    """Encode the fields of a form as a string.
 
     >>> encoded(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True))
     '[["a", ["b", "c"]], ["d"], null, true, null, false, false, false, true]'
@@ -65,7 +65,7 @@ constant_when_traced(_loaded)
 
 
 def decoded(text: str) -> tuple[Any, ...]:
-    """Decodes the fields of a form.
+    """Decode the fields of a form.
 
     >>> decoded(encoded(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True)))
     (['a', ('b', 'c')], ['d'], None, True, None, False, False, False, True)
@@ -100,12 +100,12 @@ class KeyList(list[Any]):
         self._notify = notify
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copies and pickles are plain lists, which have no owner."""
+        """Return a plain list: copies and pickles are plain lists, which have no owner."""
         return list, (list(self),)
 
 
 def _notifying(name: str) -> Callable[..., Any]:
-    """Makes a method that changes a list, then the list that it was made from."""
+    """Make a method that changes a list, then the list that it was made from."""
     change = getattr(list, name)
 
     @functools.wraps(change)

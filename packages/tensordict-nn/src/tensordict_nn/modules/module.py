@@ -47,7 +47,7 @@ _POLICIES = "True, False or 'empty'"
 
 
 def _mapping(in_keys: dict[Any, Any], out_to_in_map: bool) -> tuple[Keys, list[str]]:
-    """Returns the keys to read and the names of the arguments that take them."""
+    """Return the keys to read and the names of the arguments that take them."""
     pairs = in_keys.items() if out_to_in_map else [(name, key) for key, name in in_keys.items()]
     return checked_keys([key for _, key in pairs], "in_keys"), [str(name) for name, _ in pairs]
 
@@ -121,19 +121,19 @@ class TensorDictModule(TensorDictModuleBase):
         self._update_form()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an attribute, and updates the form of calls."""
+        """Set an attribute, and update the form of calls."""
         super().__setattr__(name, value)
         if name in _FORM_ATTRIBUTES and "_form" in self.__dict__:
             self._update_form()
 
     def __delattr__(self, name: str) -> None:
-        """Removes an attribute, and updates the form of calls."""
+        """Remove an attribute, and update the form of calls."""
         super().__delattr__(name)
         if name in _FORM_ATTRIBUTES:
             self._update_form()
 
     def _update_form(self) -> None:
-        """Updates the form of calls, see `form`."""
+        """Update the form of calls, see `form`."""
         out_keys = self._out_keys if self._out_keys_source is None else self._out_keys_source
         inplace = self.inplace if self.inplace == "empty" else bool(self.inplace)
         options = (self._arguments, inplace, self.method, self.strict, bool(self._get_kwargs), self._lent)
@@ -143,7 +143,7 @@ class TensorDictModule(TensorDictModuleBase):
         own["_text"] = encoded(*form)
 
     def _current_form(self) -> Any:
-        """Returns the form of the module; for Dynamo from the string, which needs one guard."""
+        """Return the form of the module; for Dynamo from the string, which needs one guard."""
         return decoded(self._text) if is_compiling() else self._form
 
     @property
@@ -190,7 +190,7 @@ class TensorDictModule(TensorDictModuleBase):
         self._lent = bool(value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs `forward` and the hooks."""
+        """Run `forward` and the hooks."""
         if is_compiling():
             form = decoded(self._text)
             if form[-1] and len(args) == 1 and not kwargs and may_trace_forward(self, args[0]):
@@ -201,7 +201,7 @@ class TensorDictModule(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, *args: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """Reads the inputs, runs the module and writes the results.
+        """Read the inputs, run the module and write the results.
 
         Args:
             tensordict: The tensordict with the inputs.
@@ -223,7 +223,7 @@ class TensorDictModule(TensorDictModuleBase):
     def _write_to_tensordict(
         self, tensordict: Any, tensors: Sequence[Any], tensordict_out: Any = None, out_keys: Iterable[Any] | None = None
     ) -> Any:
-        """Writes results to the output keys and returns the tensordict written to; planners of torchrl call it.
+        """Write results to the output keys and return the tensordict written to; planners of torchrl call it.
 
         Args:
             tensordict: The input tensordict; ``inplace`` decides whether the results are written to it.
@@ -279,14 +279,14 @@ _FORWARD = TensorDictModule.forward
 
 
 def step(owner: Any, tensordict: Any) -> Any:
-    """Calls a `TensorDictModule` with a tensordict, if there are no global hooks."""
+    """Call a `TensorDictModule` with a tensordict, if there are no global hooks."""
     if only_forwards(owner, _FORWARD):
         return _run(owner, owner._form, tensordict, None, {}, True)
     return CALL(owner, tensordict)
 
 
 def traced_step(owner: Any, tensordict: Any, kwargs: dict[str, Any]) -> Any:
-    """Calls a module of any kind while Dynamo traces; each attribute read here adds a guard to compiled calls."""
+    """Call a module of any kind while Dynamo traces; each attribute read here adds a guard to compiled calls."""
     if isinstance(owner, TensorDictModule):
         form = decoded(owner._text)
         if form[-1] and not kwargs and may_trace_forward(owner, tensordict):
@@ -296,7 +296,7 @@ def traced_step(owner: Any, tensordict: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: dict[str, Any], directly: bool) -> Any:
-    """Reads the inputs, runs the module and writes the results.
+    """Read the inputs, run the module and write the results.
 
     Args:
         owner: The `TensorDictModule`.
@@ -351,12 +351,12 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
 
 
 def _target(tensordict: Any, inplace: bool | str) -> Any:
-    """The tensordict that takes the results of a module."""
+    """Return the tensordict that takes the results of a module."""
     return tensordict if inplace is True else TensorDict({}) if inplace is False else tensordict.empty()
 
 
 def _write(owner: Any, td: Any, result: Any, out_keys: Sequence[Any]) -> None:
-    """Writes the results of the module."""
+    """Write the results of the module."""
     if isinstance(result, dict | TensorCollection) and all(key == "_" or key in result for key in out_keys):
         results: Sequence[Any] = [None if key == "_" else result[key] for key in out_keys]
     elif isinstance(result, tuple) or (isinstance(result, list) and len(result) == len(out_keys) > 1):
@@ -381,7 +381,7 @@ def _absent(owner: Any, values: list[Any]) -> Keys:
 
 
 def _explain(owner: Any, td: Any, values: list[Any], error: Exception) -> None:
-    """Raises an error for missing inputs, if any; otherwise adds a note that names the module."""
+    """Raise an error for missing inputs, if any; otherwise adds a note that names the module."""
     require_inputs(_called(owner), _absent(owner, values), td, error)
     error.add_note(f"while calling {type(_called(owner)).__name__} with in_keys {owner._in_keys}")
 
@@ -439,7 +439,7 @@ class TensorDictModuleWrapper(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls the module."""
+        """Call the module."""
         return self.td_module(tensordict, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -479,6 +479,6 @@ class WrapModule(TensorDictModuleBase):
         self.out_keys = as_keys(out_keys)
 
     def forward(self, tensordict: Any) -> Any:
-        """Calls the function."""
+        """Call the function."""
         result = self.func(tensordict)
         return tensordict.update(result) if self.inplace and result is not tensordict else result

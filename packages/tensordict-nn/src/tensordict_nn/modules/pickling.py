@@ -32,7 +32,7 @@ def _is_local(value: Any) -> bool:
 
 
 def carried(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Returns attributes in a form that can be pickled.
+    """Return attributes in a form that can be pickled.
 
     >>> import pickle
     >>> pickle.loads(pickle.dumps(carried({"f": lambda x: x + 1})))["f"](1)
@@ -42,7 +42,7 @@ def carried(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def restored(state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the attributes of a copied state.
+    """Return the attributes of a copied state.
 
     >>> restored(carried({"f": abs}))["f"](-1)
     1

@@ -20,7 +20,7 @@ __all__ = ["TensorDictSequential"]
 
 
 def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
-    """Returns the keys that modules in a row read and no earlier one writes, and the keys that they write.
+    """Return the keys that modules in a row read and no earlier one writes, and the keys that they write.
 
     >>> from tensordict_nn import TensorDictModule
     >>> chained_keys([TensorDictModule(abs, ["a"], ["b"]), TensorDictModule(max, ["b", "c"], ["d"])])
@@ -37,7 +37,7 @@ def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
 
 
 def copy_entries(source: Any, target: Any, keys: Keys) -> None:
-    """Sets the entries of some keys of a tensordict, as far as they exist, in another one.
+    """Set the entries of some keys of a tensordict, as far as they exist, in another one.
 
     >>> target = TensorDict({})
     >>> copy_entries(TensorDict({"a": 0, "b": 1}), target, ["b", "c"])
@@ -51,7 +51,7 @@ def copy_entries(source: Any, target: Any, keys: Keys) -> None:
 
 
 def _covers(key: Any, keys: Keys) -> bool:
-    """Whether a key, or a prefix of it, is among keys."""
+    """Return whether a key, or a prefix of it, is among keys."""
     return key in keys or (isinstance(key, tuple) and any(_prefix(key, depth) in keys for depth in range(1, len(key))))
 
 
@@ -121,13 +121,13 @@ class TensorDictSequential(TensorDictModuleBase):
 
     @staticmethod
     def _compute_in_and_out_keys(modules: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Returns the keys of a sequence of modules; subclasses of published programs call it."""
+        """Return the keys of a sequence of modules; subclasses of published programs call it."""
         return chained_keys(list(modules))
 
     _write_to_tensordict = TensorDictModule._write_to_tensordict
 
     def _connect(self) -> None:
-        """Computes the keys from those of the modules."""
+        """Compute the keys from those of the modules."""
         selected = self.out_keys if self._out_keys_source is not None else None
         in_keys, out_keys = chained_keys(list(self))
         self.in_keys = in_keys
@@ -140,7 +140,7 @@ class TensorDictSequential(TensorDictModuleBase):
     # running ---------------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs `forward` and the hooks."""
+        """Run `forward` and the hooks."""
         if is_compiling():
             has_selected_keys(self)
         elif may_call_forward(self, _FORWARD, args):
@@ -149,7 +149,7 @@ class TensorDictSequential(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """Runs the modules.
+        """Run the modules.
 
         Args:
             tensordict: The tensordict with the inputs.
@@ -218,13 +218,13 @@ class TensorDictSequential(TensorDictModuleBase):
         return len(self.module)
 
     def _with(self, modules: Any) -> Self:
-        """Makes a sequence of other modules with the same options."""
+        """Make a sequence of other modules with the same options."""
         if isinstance(modules, dict):
             return type(self)(modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
         return type(self)(*modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
 
     def _subsequence(self, modules: Any) -> Self:
-        """Makes the result of `select_subsequence`, which is a sequence of this type."""
+        """Make the result of `select_subsequence`, which is a sequence of this type."""
         return self._with(modules)
 
     def _name(self, index: int | str) -> str:
@@ -261,7 +261,7 @@ class TensorDictSequential(TensorDictModuleBase):
     def select_subsequence(
         self, in_keys: Sequence[NestedKey] | None = None, out_keys: Sequence[NestedKey] | None = None
     ) -> Self:
-        """Returns a new sequence of the modules that can run from ``in_keys`` and that ``out_keys`` need.
+        """Return a new sequence of the modules that can run from ``in_keys`` and that ``out_keys`` need.
 
         Args:
             in_keys: The keys to start from; by default those of the sequence.
@@ -322,6 +322,6 @@ _FORWARD = TensorDictSequential.forward
 
 
 def _covers_any(key: Any, wanted: Keys) -> bool:
-    """Whether a key is a prefix of a wanted key."""
+    """Return whether a key is a prefix of a wanted key."""
     path = (key,) if isinstance(key, str) else key
     return any(isinstance(other, tuple) and other[: len(path)] == path for other in wanted)

@@ -23,7 +23,7 @@ MODE: Setting[Any] = Setting(False)
 
 
 def skip_existing() -> Mode:
-    """Returns the mode of the enclosing `set_skip_existing` block: ``False`` (outside of all), ``True``, or keys.
+    """Return the mode of the enclosing `set_skip_existing` block: ``False`` (outside of all), ``True``, or keys.
 
     >>> with set_skip_existing(["a"]):
     ...     skip_existing()
@@ -34,7 +34,7 @@ def skip_existing() -> Mode:
 
 
 def may_skip() -> bool:
-    """Whether a block is open, for this thread or another.
+    """Return whether a block is open, for this thread or another.
 
     >>> may_skip()
     False
@@ -44,7 +44,7 @@ def may_skip() -> bool:
 
 
 def skips(in_keys: Sequence[Any], out_keys: Sequence[Any], td: Any, mode: Mode | None = None) -> bool:
-    """Whether a module with these keys need not run on a tensordict.
+    """Return whether a module with these keys need not run on a tensordict.
 
     >>> td = TensorDict({"x": 0, "y": 1})
     >>> skips(["x"], ["y"], td), skips(["x"], ["y"], td, True)
@@ -105,7 +105,7 @@ class set_skip_existing(Block):
         return super()._begin()
 
     def __call__(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates ``forward(self, tensordict, ...)``.
+        """Decorate ``forward(self, tensordict, ...)``.
 
         Raises:
             RuntimeError: The first argument after ``self`` has another name.

@@ -29,7 +29,7 @@ def _is_tensorclass(kind: Any) -> bool:
 
 
 def _fields(kind: Any) -> list[Any]:
-    """Returns the keys of a tensorclass, including those of nested ones."""
+    """Return the keys of a tensorclass, including those of nested ones."""
     keys: list[Any] = []
     for name, hint in typing.get_type_hints(kind).items():
         if name.startswith("_"):
@@ -69,10 +69,10 @@ class TensorClassModuleBase(ABC, nn.Module, Generic[Input, Output]):
 
     @abstractmethod
     def forward(self, x: Input) -> Output:
-        """Computes the output from the input."""
+        """Compute the output from the input."""
 
     def as_td_module(self) -> TensorClassModuleWrapper:
-        """Returns this module as a module on tensordicts.
+        """Return this module as a module on tensordicts.
 
         Raises:
             ValueError: The input or the output type is not a tensorclass.
@@ -119,7 +119,7 @@ class TensorClassModuleWrapper(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any) -> Any:
-        """Takes a tensordict of the input's fields and returns one of the output's fields.
+        """Take a tensordict of the input's fields and return one of the output's fields.
 
         Raises:
             KeyError: A field is missing, and the module failed without it.

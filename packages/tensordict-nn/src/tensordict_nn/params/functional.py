@@ -48,7 +48,7 @@ _PARAMETER = {Parameter}
 
 
 def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
-    """Returns the parameters and buffers of a module and its sub-modules; ``None`` if there are none to keep."""
+    """Return the parameters and buffers of a module and its sub-modules; ``None`` if there are none to keep."""
     own = module.__dict__
     parameters, buffers, modules = own["_parameters"], own["_buffers"], own["_modules"]
     if not (parameters or buffers or modules):
@@ -88,7 +88,7 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
 
 
 def _warn_of_packed(module: nn.Module) -> None:
-    """Warns that a module has state outside of parameters and buffers, as quantized modules do."""
+    """Warn that a module has state outside of parameters and buffers, as quantized modules do."""
     state: dict[str, Any] = {}
     module._save_to_state_dict(state, "", True)
     if state:
@@ -96,7 +96,7 @@ def _warn_of_packed(module: nn.Module) -> None:
 
 
 def _of_state(module: nn.Module) -> TensorDict:
-    """Returns the state dict of a module as a nested tensordict; extra states are non-tensor data."""
+    """Return the state dict of a module as a nested tensordict; extra states are non-tensor data."""
     td = TensorDict({})
     for name, value in module.state_dict(keep_vars=False).items():
         path = tuple(name.split("."))
@@ -111,7 +111,7 @@ def from_module(
     use_state_dict: bool = False,
     filter_empty: bool = True,
 ) -> Any:
-    """Returns the parameters and buffers of a module as a tensordict, nested like the module.
+    """Return the parameters and buffers of a module as a tensordict, nested like the module.
 
     The leaves are the module's own tensors, so optimizer steps change both. Arithmetic makes new tensors:
     ``params * 0.99 + other * 0.01`` is an average of two models.
@@ -162,7 +162,7 @@ def to_module(
     preserve_module_state: bool = True,
     memo: Any = None,
 ) -> Any:
-    """Sets the parameters and buffers of a module to the entries of a tensordict; as a context manager, for a block.
+    """Set the parameters and buffers of a module to the entries of a tensordict; as a context manager, for a block.
 
     At the end of a block, the tensordict has the tensors that the module changed or replaced in the block, such as
     buffers, and the module has its earlier ones.
@@ -286,7 +286,7 @@ def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool, dest: Any)
 
 
 def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:
-    """Restores the earlier values of a module; tensors that it replaced in the block go into the tensordict."""
+    """Restore the earlier values of a module; tensors that it replaced in the block go into the tensordict."""
     changed = plan.changed(written)
     plan.write(held)
     for path, value in changed:
@@ -295,7 +295,7 @@ def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:
 
 @torch.no_grad()
 def _write_into(td: Any, values: Iterable[tuple[tuple[str, ...], Tensor, Tensor | None]]) -> None:
-    """Writes in-place changes of a block into the entries of a tensordict that are not the changed tensors.
+    """Write in-place changes of a block into the entries of a tensordict that are not the changed tensors.
 
     Args:
         td: The tensordict.
@@ -309,14 +309,14 @@ def _write_into(td: Any, values: Iterable[tuple[tuple[str, ...], Tensor, Tensor 
 
 
 def _owner(td: Any, path: tuple[str, ...]) -> Any:
-    """Returns the node that holds an entry."""
+    """Return the node that holds an entry."""
     for key in path[:-1]:
         td = td._get(key)
     return td
 
 
 def _keep(td: Any, path: tuple[str, ...], value: Tensor) -> None:
-    """Stores a tensor that a module replaced, also in a locked tensordict: the keys stay the same."""
+    """Store a tensor that a module replaced, also in a locked tensordict: the keys stay the same."""
     _replace(_owner(td, path), path[-1], value)
 
 
@@ -330,7 +330,7 @@ def _replace(node: Any, key: str, value: Any) -> None:
 
 
 def _as_parameters(plan: Plan, leaves: list[Any], held: list[Any]) -> list[Any]:
-    """Converts plain tensors that replace parameters to parameters."""
+    """Convert plain tensors that replace parameters to parameters."""
     if _PARAMETER.issuperset(map(type, map(leaves.__getitem__, plan.parameters))):
         return leaves
     plain = [i for i in plan.parameters if type(leaves[i]) is not Parameter]
@@ -364,7 +364,7 @@ def _equal(first: Tensor, second: Tensor) -> bool:
 
 
 def _check_fit(held: list[Any], leaves: list[Any], paths: list[tuple[str, ...]]) -> None:
-    """Raises an error for values that cannot be written into the tensors of a module."""
+    """Raise an error for values that cannot be written into the tensors of a module."""
     for old, new, path in zip(held, leaves, paths, strict=True):
         if old is None:
             raise errors.nothing_there(path)
@@ -439,7 +439,7 @@ def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking:
 
 
 def _tensors(td: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Yields the tensors of a tensordict and their paths; the tensors of a lazy stack are stacked."""
+    """Yield the tensors of a tensordict and their paths; the tensors of a lazy stack are stacked."""
     for key, value in td._items():
         if is_leaf_tensor(value):
             yield (*prefix, key), value

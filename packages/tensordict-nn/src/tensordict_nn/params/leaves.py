@@ -12,12 +12,12 @@ __all__ = ["as_buffer", "as_parameter", "can_be_trained", "copy_tied", "require_
 
 
 def can_be_trained(tensor: Tensor) -> bool:
-    """Whether a tensor can require gradients."""
+    """Return whether a tensor can require gradients."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def require_common_keys(stack: LazyStackedTensorDict) -> None:
-    """Raises an error for a lazy stack whose elements have different keys."""
+    """Raise an error for a lazy stack whose elements have different keys."""
     common = {*stack._keys()}
     uncommon = [key for td in stack.tensordicts for key in td._keys() if key not in common]
     if uncommon:
@@ -28,7 +28,7 @@ def require_common_keys(stack: LazyStackedTensorDict) -> None:
 
 
 def copy_tied(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
-    """Copies a tensor, and returns the same copy each time, so that tied weights stay tied."""
+    """Copy a tensor, and return the same copy each time, so that tied weights stay tied."""
     copied = made.get(leaf)
     if copied is None:
         if isinstance(leaf, Parameter) and not is_lazy(leaf):
@@ -40,7 +40,7 @@ def copy_tied(leaf: Tensor, made: dict[Tensor, Tensor]) -> Tensor:
 
 
 def as_buffer(tensor: Tensor) -> Tensor:
-    """Converts a tensor to an ``nn.Buffer``, which shares its memory.
+    """Convert a tensor to an ``nn.Buffer``, which shares its memory.
 
     >>> import torch
     >>> isinstance(as_buffer(torch.zeros(1)), Buffer)
@@ -53,5 +53,5 @@ def as_buffer(tensor: Tensor) -> Tensor:
 
 
 def as_parameter(new: Tensor, old: Tensor) -> Parameter:
-    """Converts a tensor to a parameter that requires gradients if ``old`` does."""
+    """Convert a tensor to a parameter that requires gradients if ``old`` does."""
     return new if isinstance(new, Parameter) else Parameter(new.detach(), requires_grad=old.requires_grad)

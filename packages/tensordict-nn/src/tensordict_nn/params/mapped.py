@@ -22,7 +22,7 @@ _known: set[str] = set()
 
 
 def maps_files(kinds: Iterable[type[Any]]) -> bool:
-    """Whether tensors of these types may be mapped onto files.
+    """Return whether tensors of these types may be mapped onto files.
 
     >>> maps_files({Tensor})
     False
@@ -31,12 +31,12 @@ def maps_files(kinds: Iterable[type[Any]]) -> bool:
 
 
 def file_among(leaves: Iterable[Tensor]) -> str | None:
-    """Returns the first file that in-place changes of some tensors reach."""
+    """Return the first file that in-place changes of some tensors reach."""
     return next((file for leaf in leaves if (file := writes_to(leaf)) is not None), None)
 
 
 def warn_of_file(file: str, stacklevel: int) -> None:
-    """Warns, once for each file, that training changes it."""
+    """Warn, once for each file, that training changes it."""
     if file in _known:
         return
     _known.add(file)
@@ -58,7 +58,7 @@ class Guard:
         self.file: str | None = file
 
     def dismiss(self) -> None:
-        """Notes that the parameters were put back."""
+        """Note that the parameters were put back."""
         self.file = None
 
     def __del__(self) -> None:

@@ -17,7 +17,7 @@ __all__ = ["add_operations"]
 
 
 def _method(name: str, around: Callable[..., Any]) -> Any:
-    """Makes the method ``name`` of parameters: a call of ``around`` with the general operation and the arguments."""
+    """Make the method ``name`` of parameters: a call of ``around`` with the general operation and the arguments."""
     general = getattr(TensorDictBase, name)
 
     @functools.wraps(general)
@@ -29,7 +29,7 @@ def _method(name: str, around: Callable[..., Any]) -> Any:
 
 
 def _on_values(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-    """Runs an in-place operation, which changes the values of the parameters."""
+    """Run an in-place operation, which changes the values of the parameters."""
     with torch.no_grad():
         leaves = params._leaves()
         # Dynamo sees tied tensors as different ones
@@ -42,7 +42,7 @@ def _on_values(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _rewrapped(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-    """Runs an operation whose results are parameters."""
+    """Run an operation whose results are parameters."""
     result = general(params, *args, **kwargs)
     if not isinstance(result, TensorDict):
         return result
@@ -52,7 +52,7 @@ def _rewrapped(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _params_like(params: Any, td: Any) -> Any:
-    """Converts a tensordict with the structure of parameters to parameters; buffers stay buffers."""
+    """Convert a tensordict with the structure of parameters to parameters; buffers stay buffers."""
     leaves = dict(zip(td._leaf_keys(), td._leaves(), strict=True))
     again: dict[Tensor, Any] = {}  # tied weights stay tied
 
@@ -78,7 +78,7 @@ def _params_like(params: Any, td: Any) -> Any:
 
 
 def _tied(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-    """Runs a cast, whose result has one tensor for a parameter under several keys."""
+    """Run a cast, whose result has one tensor for a parameter under several keys."""
     result = general(params, *args, **kwargs)
     leaves = params._leaves()
     if len({*leaves}) == len(leaves) or is_compiling():
@@ -89,7 +89,7 @@ def _tied(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def add_operations(cls: type[Any]) -> None:
-    """Adds the operations that are others than those of plain tensordicts to the class of parameters."""
+    """Add the operations that are others than those of plain tensordicts to the class of parameters."""
     around = dict.fromkeys(("apply_", "fill_", "masked_fill_", "zero_"), _on_values)  # operations without a record
     for spec in operations():
         if spec.parameters == "data" and hasattr(TensorDictBase, spec.name):

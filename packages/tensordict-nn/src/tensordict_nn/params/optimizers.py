@@ -73,7 +73,7 @@ class Replaced:
             _records.add(self)
 
     def note(self, held: Sequence[Any]) -> Callable[[], None]:
-        """Notes the parameters that are about to be replaced; returns `NOTED`.
+        """Note the parameters that are about to be replaced; return `NOTED`.
 
         >>> model = nn.Linear(1, 1, bias=False)
         >>> Replaced(model, [("weight",)], [0], [model.weight], model.parameters).note([model.weight]) is NOTED
@@ -85,14 +85,14 @@ class Replaced:
         return NOTED
 
     def is_permanent(self) -> bool:
-        """Whether the last call was no ``with`` block, or one whose block has not begun."""
+        """Return whether the last call was no ``with`` block, or one whose block has not begun."""
         if self.swap is None:
             return False
         swap = self.swap()
         return swap is None or not annotation(swap, "exits")
 
     def warn(self, optimizer: Optimizer) -> None:
-        """Warns if an optimizer holds a replaced parameter without gradient, and not the trained one in its place."""
+        """Warn if an optimizer holds a replaced parameter without gradient, and not the trained one in its place."""
         if self._clear.get(optimizer) is self.swap:
             return
         own = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -120,7 +120,7 @@ class Replaced:
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """The hook: checks the modules whose parameters were replaced permanently."""
+    """Check the modules whose parameters were replaced permanently; a hook of optimizers."""
     if is_compiling():
         return
     for record in list(_records):
@@ -132,7 +132,7 @@ _is_registered = False
 
 
 def _register() -> None:
-    """Registers the hook, once in a process."""
+    """Register the hook, once in a process."""
     global _is_registered
     if not _is_registered:
         _is_registered = True

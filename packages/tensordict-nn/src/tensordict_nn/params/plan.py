@@ -38,7 +38,7 @@ _get = dict.get
 
 
 def _slot(module: nn.Module, path: Path) -> Slot:
-    """Returns the dictionary of a module that holds a name."""
+    """Return the dictionary of a module that holds a name."""
     name = path[-1]
     if name in module._parameters:
         return module._parameters, name
@@ -52,7 +52,7 @@ def _slot(module: nn.Module, path: Path) -> Slot:
 def bind(
     td: Any, module: nn.Module, slots: list[Slot], values: list[Any], owners: list[nn.Module], paths: list[Path]
 ) -> None:
-    """Finds the slot of every leaf, level by level: leaves of a node come before those of nested nodes.
+    """Find the slot of every leaf, level by level: leaves of a node come before those of nested nodes.
 
     Args:
         td: The tensordict.
@@ -89,7 +89,7 @@ def bind(
 
 
 def _steps(td: Any) -> list[list[Step]]:
-    """Returns the structure of a tree, level by level."""
+    """Return the structure of a tree, level by level."""
     levels = []
     level = [(-1, "", td)]
     position = 0
@@ -122,7 +122,7 @@ class _Structure:
         self._names = [key for _, _, _, _, leaves in self.steps for key in leaves]
 
     def leaves(self, td: Any) -> list[Any] | None:
-        """Returns the leaves of a tree in the order of `bind`; ``None`` if it has another structure."""
+        """Return the leaves of a tree in the order of `bind`; ``None`` if it has another structure."""
         try:
             return self._leaves_of_dense(td) if self._dense and type(td) is TensorDict else self._leaves_of_any(td)
         except KeyError:
@@ -152,7 +152,7 @@ class _Structure:
         return out
 
     def build(self, values: Iterable[Any]) -> dict[str, Any]:
-        """Returns the entries of a tree of this structure with other leaves; ``None`` omits an entry."""
+        """Return the entries of a tree of this structure with other leaves; ``None`` omits an entry."""
         rest = iter(values)
         tables: list[dict[str, Any]] = []
         for parent, name, _, keys, leaves in self.steps:
@@ -225,7 +225,7 @@ class Plan:
         self.replaced = Replaced(module, paths, self.parameters, self.read() or [], self.read)
 
     def _watch(self, td: Any, module: nn.Module) -> None:
-        """Records the dictionaries and modules that must stay the same for the plan to hold."""
+        """Record the dictionaries and modules that must stay the same for the plan to hold."""
         own = module.__dict__
         below = [(key, value) for key in td._keys() if isinstance(value := td._get(key), Node)]
         for name in ("_parameters", "_buffers", "_modules"):
@@ -241,13 +241,13 @@ class Plan:
             self._watch(value, child)
 
     def holds(self) -> bool:
-        """Whether every module and dictionary of the plan is still in place."""
+        """Return whether every module and dictionary of the plan is still in place."""
         return all(map(is_, map(getitem, self._own, self._registry_names), self._registries)) and all(
             map(is_, map(_get, self._parents, self._below), self._children)
         )
 
     def leaves(self, td: Any) -> list[Any] | None:
-        """Returns the leaves of a tensordict in the order of the slots; ``None`` if it has another structure."""
+        """Return the leaves of a tensordict in the order of the slots; ``None`` if it has another structure."""
         out = self.structure.leaves(td)
         if out is None:
             return None
@@ -259,20 +259,20 @@ class Plan:
         return out
 
     def read(self) -> list[Any] | None:
-        """Returns the values in the slots; ``None`` if a slot is gone."""
+        """Return the values in the slots; ``None`` if a slot is gone."""
         try:
             return list(map(getitem, self._tables, self._names))
         except KeyError:
             return None
 
     def write(self, values: list[Any]) -> None:
-        """Writes values into the slots, and sets attributes of modules that override ``__setattr__``."""
+        """Write values into the slots, and set attributes of modules that override ``__setattr__``."""
         self._store(values)
         for i, module in self.custom:
             put(module, self._tables[i], self._names[i], values[i])
 
     def restore(self, values: list[Any]) -> None:
-        """Writes values after a module refused one: it may refuse others, too, and these errors are ignored."""
+        """Write values after a module refused one: it may refuse others, too, and these errors are ignored."""
         self._store(values)
         for i, module in self.custom:
             with suppress(Exception):
@@ -283,16 +283,16 @@ class Plan:
             table[name] = value
 
     def is_there(self, values: list[Any]) -> bool:
-        """Whether the slots hold these values, by identity."""
+        """Return whether the slots hold these values, by identity."""
         return all(map(is_, map(_get, self._tables, self._names), values))
 
     def misplaced(self, values: list[Any]) -> list[int]:
-        """Returns the positions of parameters in other slots than those of parameters, and the reverse."""
+        """Return the positions of parameters in other slots than those of parameters, and the reverse."""
         there = {*self.parameters}
         return [i for i, value in enumerate(values) if isinstance(value, Parameter) is not (i in there)]
 
     def register_anew(self, positions: list[int], values: list[Any]) -> Callable[[], None]:
-        """Sets attributes of modules as if they were new, so that parameters are registered and other tensors are not.
+        """Set attributes of modules as if they were new, so that parameters are registered and other tensors are not.
 
         Returns:
             A function that moves the values back into the slots of the plan, in the earlier order.
@@ -314,7 +314,7 @@ class Plan:
         return move_back
 
     def changed(self, values: list[Any]) -> list[tuple[Path, Any]]:
-        """Returns the paths and values of slots that hold other values than the written ``values``."""
+        """Return the paths and values of slots that hold other values than the written ``values``."""
         now = list(map(_get, self._tables, self._names))
         if all(map(is_, now, values)):
             return []
@@ -330,7 +330,7 @@ class Plan:
 
 
 def _unregister(module: nn.Module, name: str) -> Any:
-    """Removes an attribute from all stores of a module and returns it."""
+    """Remove an attribute from all stores of a module and return it."""
     found = None
     for store in (module._parameters, module._buffers, module.__dict__):
         if name in store:
@@ -339,7 +339,7 @@ def _unregister(module: nn.Module, name: str) -> Any:
 
 
 def put(module: nn.Module, table: dict[str, Any], name: str, value: Any) -> None:
-    """Sets an attribute of a module that overrides ``__setattr__``, and keeps the value in its dictionary.
+    """Set an attribute of a module that overrides ``__setattr__``, and keep the value in its dictionary.
 
     ``nn.Module.__setattr__`` requires a parameter where one was, and moves other tensors to other dictionaries, so it
     sees empty dictionaries.
@@ -374,7 +374,7 @@ class _Plans(list[Plan]):
 
 
 def find_plan(td: Any, module: nn.Module) -> tuple[Plan, list[Any], list[Any]]:
-    """Returns the plan for a tensordict and a module, the leaves of the tensordict, and the values in the slots.
+    """Return the plan for a tensordict and a module, the leaves of the tensordict, and the values in the slots.
 
     Raises:
         KeyError: The module has no such parameter, buffer or sub-module.

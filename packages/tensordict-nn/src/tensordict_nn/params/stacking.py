@@ -43,7 +43,7 @@ def from_modules(
     lazy_stack: bool = False,
     expand_identical: bool = False,
 ) -> Any:
-    """Stacks the parameters and buffers of modules of one architecture along a new first dimension.
+    """Stack the parameters and buffers of modules of one architecture along a new first dimension.
 
     The stacks are new parameters; pass them to the optimizer. Run the ensemble by ``torch.vmap`` over `to_module`. The
     stack of parameters of lazy modules has no shape until such a call, which sets the parameters of a lazy module with
@@ -89,7 +89,7 @@ def stack_parameters(
     lazy_stack: bool = False,
     expand_identical: bool = False,
 ) -> Any:
-    """Stacks the parameters of modules, as `from_modules` does.
+    """Stack the parameters of modules, as `from_modules` does.
 
     Args:
         tds: The parameters of each module.
@@ -130,7 +130,7 @@ def stack_parameters(
 
 
 def _batched(tds: list[Any], leaves: Iterator[Tensor], meta: Meta) -> TensorDict:
-    """Combines tensordicts of one structure, with stacked leaves; non-tensor values are stacked here."""
+    """Combine tensordicts of one structure, with stacked leaves; non-tensor values are stacked here."""
     entries: dict[str, Any] = {}
     for key in tds[0]._keys():
         values = [td._get(key) for td in tds]

@@ -120,7 +120,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         self.__dict__["_attributes"] = len(self.__dict__)
 
     def _fill(self, td: Any, made: dict[Tensor, Tensor]) -> None:
-        """Takes the entries of a tensordict; a tensor under two keys becomes one parameter.
+        """Take the entries of a tensordict; a tensor under two keys becomes one parameter.
 
         Args:
             td: The tensordict.
@@ -137,7 +137,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
                 self._put_below(key, value, made, keep=not isinstance(td, TensorDictParams))
 
     def _register(self, key: str, value: Tensor, is_buffer: bool = False) -> Tensor:
-        """Makes a tensor a parameter or a buffer of this node; a tensor that replaces a buffer becomes a buffer."""
+        """Make a tensor a parameter or a buffer of this node; a tensor that replaces a buffer becomes a buffer."""
         if not isinstance(value, Parameter):
             is_buffer = is_buffer or isinstance(value, Buffer) or key in self._buffers
             if self.no_convert or is_buffer or not can_be_trained(value):
@@ -151,7 +151,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return value
 
     def _put_below(self, key: str, value: Any, made: dict[Tensor, Tensor], *, keep: bool = True) -> None:
-        """Stores a node: a tensordict becomes a sub-module, and a non-tensor value goes into ``_values``.
+        """Store a node: a tensordict becomes a sub-module, and a non-tensor value goes into ``_values``.
 
         Args:
             key: The key.
@@ -178,7 +178,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         self._modules[key] = node
 
     def _forget(self, key: str, kept: Any) -> None:
-        """Removes a key from all stores except the one in which it is replaced."""
+        """Remove a key from all stores except the one in which it is replaced."""
         for store in (self._parameters, self._buffers, self._modules, self._values):
             if store is not kept:
                 store.pop(key, None)
@@ -206,7 +206,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return sorted(items, key=lambda item: place.get(item[0], len(place)))
 
     def _views(self) -> list[tuple[str, Tensor]]:
-        """Returns tensors that are plain attributes: sharding replaces parameters by views of a flat one."""
+        """Return tensors that are plain attributes: sharding replaces parameters by views of a flat one."""
         own = self.__dict__
         if len(own) == own["_attributes"]:
             return []
@@ -259,7 +259,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return "" if isinstance(parent, TensorDictParams) else type(self).__name__
 
     def register_get_post_hook(self, hook: Hook) -> None:
-        """Registers a hook on reads of a tensor; a result that is not ``None`` replaces the value.
+        """Register a hook on reads of a tensor; a result that is not ``None`` replaces the value.
 
         >>> params = TensorDictParams({"a": torch.ones(1)})
         >>> params.register_get_post_hook(lambda params, value: value.detach() * 2)
@@ -274,7 +274,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     # leaves and shapes, on a plain tensordict of the same tensors ----------------------------------------------
 
     def _now(self) -> Any:
-        """Returns a plain tensordict of the same tensors."""
+        """Return a plain tensordict of the same tensors."""
         table = {key: value._now() if isinstance(value, TensorDictParams) else value for key, value in self._items()}
         td = dense(table, self._meta)
         return td.lock_() if self._locked else td
@@ -294,7 +294,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return self._with(lambda leaf: copy_tied(leaf, made)) if recurse else self._with(lambda leaf: leaf)
 
     def _with(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Makes parameters of the same structure with other tensors."""
+        """Make parameters of the same structure with other tensors."""
         new = object.__new__(type(self))
         new._begin(self._meta, self.no_convert)
         for key, value in self._parameters.items():
@@ -313,7 +313,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         self.__dict__["_meta"] = meta
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Applies a function to all tensors, as modules do when they are moved, and updates the device."""
+        """Apply a function to all tensors, as modules do when they are moved, and update the device."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch does not annotate it
         if self._meta.device is not None:
             for node in self.modules():
@@ -366,7 +366,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         unexpected[:] = [key for key in unexpected if key not in own]
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Sets whether the entries require gradients, in place, buffers included.
+        """Set whether the entries require gradients, in place, buffers included.
 
         ``requires_grad_`` of a module that contains this one changes only parameters.
 
@@ -387,7 +387,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return self
 
     def memmap_(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises an error, because mapped tensors are not parameters.
+        """Raise an error, because mapped tensors are not parameters.
 
         Raises:
             RuntimeError: Always; ``memmap`` returns a mapped tensordict.
@@ -402,7 +402,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     @classmethod
     def from_dict(cls, input_dict: Any, **options: Any) -> Any:
-        """Makes a `TensorDictParams` from a dictionary, see ``TensorDict.from_dict``.
+        """Make a `TensorDictParams` from a dictionary, see ``TensorDict.from_dict``.
 
         >>> type(TensorDictParams.from_dict({"a": torch.zeros(2)})["a"])
         <class 'torch.nn.parameter.Parameter'>
@@ -411,7 +411,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     @classmethod
     def from_any(cls, obj: Any, **options: Any) -> Any:
-        """Makes a `TensorDictParams` from a dictionary, and a tensordict from any other structure.
+        """Make a `TensorDictParams` from a dictionary, and a tensordict from any other structure.
 
         >>> isinstance(TensorDictParams.from_any({"a": torch.zeros(2)}), TensorDictParams)
         True
@@ -426,7 +426,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def values(  # a list where hooks change the values
         self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, sort: bool = False
     ) -> Any:
-        """Returns the values, as the hooks of `register_get_post_hook` change them.
+        """Return the values, as the hooks of `register_get_post_hook` change them.
 
         Args:
             include_nested: Whether to include the values of nested nodes.
@@ -444,7 +444,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def items(
         self, include_nested: bool = False, leaves_only: bool = False, is_leaf: IsLeaf | None = None, sort: bool = False
     ) -> Any:
-        """Returns the keys and the values, as the hooks of `register_get_post_hook` change them.
+        """Return the keys and the values, as the hooks of `register_get_post_hook` change them.
 
         Args:
             include_nested: Whether to include the entries of nested nodes.
@@ -460,14 +460,14 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         return [(key, self._hooked(value)) for key, value in items] if self._get_hooks else items
 
     def _hooked(self, value: Any) -> Any:
-        """Returns a tensor as the hooks change it, and a node unchanged."""
+        """Return a tensor as the hooks change it, and a node unchanged."""
         for hook in self._get_hooks if isinstance(value, Tensor) else ():
             changed = hook(self, value)
             value = value if changed is None else changed
         return value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises an error: parameters cannot be called.
+        """Raise an error: parameters cannot be called.
 
         Raises:
             TypeError: Always; ``params.to_module(module)`` sets the parameters of a module.

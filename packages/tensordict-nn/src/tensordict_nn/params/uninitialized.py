@@ -41,7 +41,7 @@ class BatchedUninitializedParameter(_Stacked, UninitializedParameter):
     """
 
     def materialize(self, shape: Sequence[int], device: Any = None, dtype: Any = None) -> None:
-        """Makes it a parameter, in place.
+        """Make it a parameter, in place.
 
         Args:
             shape: The shape of the parameter of one module.
@@ -62,7 +62,7 @@ class BatchedUninitializedBuffer(_Stacked, UninitializedBuffer):
     """
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        """Makes it a tensor, in place.
+        """Make it a tensor, in place.
 
         Args:
             shape: The shape of the buffer of one module.
@@ -74,7 +74,7 @@ class BatchedUninitializedBuffer(_Stacked, UninitializedBuffer):
 
 
 def stack_lazy(column: Sequence[Any]) -> Tensor:
-    """Stacks parameters or buffers without shape.
+    """Stack parameters or buffers without shape.
 
     >>> stack_lazy([torch.nn.LazyLinear(3).weight] * 2)
     <BatchedUninitializedParameter>
@@ -135,13 +135,13 @@ class _Unmapped(_Stacked, UninitializedParameter):
         return made
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        """Makes the whole stack, and this its row."""
+        """Make the whole stack, and this its row."""
         self._source.materialize(shape, device, dtype)
         self.__class__ = self.cls_to_become  # type: ignore[assignment]  # as torch's parameters do
 
 
 def is_mapped_without_shape(leaf: Any) -> bool:
-    """Whether a leaf stands for a row of a stack without shape, in a function that ``vmap`` maps.
+    """Return whether a leaf stands for a row of a stack without shape, in a function that ``vmap`` maps.
 
     >>> is_mapped_without_shape(torch.nn.LazyLinear(3).weight)
     False

@@ -53,7 +53,7 @@ def _draw(generator: torch.Generator, draw: Callable[[], Any]) -> Any:
 
 
 def draw_with(source: Any, td: Any, draw: Callable[[], Any]) -> Any:
-    """Draws with a generator, or with that of an entry; a seed in an entry is replaced by the next one.
+    """Draw with a generator, or with that of an entry; a seed in an entry is replaced by the next one.
 
     Args:
         source: A generator, the key of an entry (a generator or a seed), or ``None`` for the global generator.
@@ -79,7 +79,7 @@ def draw_with(source: Any, td: Any, draw: Callable[[], Any]) -> Any:
 
 
 def resolve_generator(source: Any, td: Any) -> tuple[torch.Generator | None, Callable[[torch.Generator], None] | None]:
-    """Returns the generator that draws, and what stores the next seed once the value is drawn.
+    """Return the generator that draws, and what stores the next seed once the value is drawn.
 
     Args:
         source: A generator, the key of an entry (a generator or a seed), or ``None`` for the global generator.

@@ -26,7 +26,7 @@ _SUM = "sample_log_prob"
 
 
 def _is_below(key: Any, node: Any) -> bool:
-    """Whether a key is that of an entry of a node."""
+    """Return whether a key is that of an entry of a node."""
     path = (node,) if isinstance(node, str) else node
     return isinstance(key, tuple) and key[: len(path)] == path
 
@@ -192,7 +192,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     # distributions ---------------------------------------------------------------------------------------------------
 
     def get_dist(self, tensordict: Any) -> Any:
-        """Makes the distribution.
+        """Make the distribution.
 
         Args:
             tensordict: The tensordict with the parameters.
@@ -220,7 +220,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             raise
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
-        """Makes the distribution, like `get_dist`.
+        """Make the distribution, like `get_dist`.
 
         >>> normal = torch.distributions.Normal
         >>> module = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=normal)
@@ -230,7 +230,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return self.get_dist(tensordict)
 
     def log_prob(self, tensordict: Any, *, dist: Any = None) -> Any:
-        """Returns the log-probability of the values in a tensordict.
+        """Return the log-probability of the values in a tensordict.
 
         Args:
             tensordict: The tensordict of the values and, without ``dist``, of the parameters.
@@ -253,7 +253,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
 
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any, tensordict_out: Any = None, *, _requires_sample: bool = True) -> Any:
-        """Makes the distribution and writes a value of it.
+        """Make the distribution and write a value of it.
 
         Args:
             tensordict: The tensordict with the parameters.
@@ -285,23 +285,23 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     _CHANGE_IN_C_LP_A = "composite_lp_aggregate() is {2} now and was {1} when this {0} was made; make it anew"
 
     def _update_td_lp(self, log_prob: Any) -> None:
-        """Gives the log-probabilities of components the keys of this module, in place."""
+        """Give the log-probabilities of components the keys of this module, in place."""
         for key, component in zip(self._scored, self._sampled, strict=False):
             made = with_suffix(component, "_log_prob")
             if key != made and made in log_prob:
                 log_prob.rename_key_(made, key)
 
     def _resolve_generator(self, tensordict: Any) -> Any:
-        """Returns the generator that draws and what stores the next seed; subclasses of published programs call it."""
+        """Return the generator that draws and what stores the next seed; subclasses of published programs call it."""
         return resolve_generator(self.generator, tensordict)
 
     def _dist_sample(self, dist: Any, interaction_type: InteractionType | None = None) -> Any:
-        """Returns a value of a distribution, by the given interaction type or the default one."""
+        """Return a value of a distribution, by the given interaction type or the default one."""
         how = self.default_interaction_type if interaction_type is None else interaction_type
         return take(dist, how, self.num_samples or torch.Size(), self.n_empirical_estimate)
 
     def _take(self, dist: Any, td: Any) -> tuple[Any, Any]:
-        """Returns a value, and its log-probability if the distribution computes both at once."""
+        """Return a value, and its log-probability if the distribution computes both at once."""
         how = interaction_type() or self.default_interaction_type
         shape = torch.Size() if self.num_samples is None else self.num_samples
         if how is InteractionType.RANDOM and self.return_log_prob:

@@ -76,7 +76,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             self._find_ruling()
 
     def _find_ruling(self) -> None:
-        """Notes the module whose default interaction type holds, and whether earlier modules write the last values.
+        """Note the module whose default interaction type holds, and whether earlier modules write the last values.
 
         The default interaction type of a module holds for the sequence if that has one distribution.
         """
@@ -93,7 +93,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return isinstance(last, (*_KINDS, ProbabilisticTensorDictSequential))
 
     def _probabilistic(self) -> list[ProbabilisticTensorDictModule]:
-        """Returns the probabilistic modules, including those of nested sequences."""
+        """Return the probabilistic modules, including those of nested sequences."""
         found: list[ProbabilisticTensorDictModule] = []
         for module in self:
             if isinstance(module, ProbabilisticTensorDictSequential):
@@ -118,7 +118,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return not self._ends_probabilistic() or (len(self._probabilistic()) > 1 and isinstance(self[-1], _KINDS))
 
     def _with(self, modules: Any) -> Any:
-        """Makes a sequence of other modules, which is a plain one if no module is probabilistic."""
+        """Make a sequence of other modules, which is a plain one if no module is probabilistic."""
         items = modules.values() if isinstance(modules, dict) else modules
         kind: Any = TensorDictSequential
         if any(isinstance(module, (*_KINDS, ProbabilisticTensorDictSequential)) for module in items):
@@ -256,20 +256,20 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             imply(earlier)
 
     def _run_and_score(self, td: Any, kwargs: dict[str, Any]) -> Any:
-        """Runs the modules where earlier ones write the values of the last one, which it scores and does not draw."""
+        """Run the modules where earlier ones write the values of the last one, which it scores and does not draw."""
         *earlier, last = self
         for module in earlier:
             td = self._run_where_possible(module, td, kwargs) if self.partial_tolerant else module(td, **kwargs)
         return last(td, _requires_sample=False)
 
     def _dist_sample(self, dist: Any, interaction_type: InteractionType | None = None) -> Any:
-        """Returns a value of a distribution, as the last probabilistic module does; published programs call it."""
+        """Return a value of a distribution, as the last probabilistic module does; published programs call it."""
         return self._last()._dist_sample(dist, interaction_type)
 
     # distributions ---------------------------------------------------------------------------------------------------
 
     def get_dist_params(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """Computes the parameters of the last distribution.
+        """Compute the parameters of the last distribution.
 
         Values that the tensordict already has are not drawn again.
 
@@ -301,7 +301,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return tensordict_out
 
     def get_dist(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
-        """Builds the distribution of the outputs.
+        """Build the distribution of the outputs.
 
         For a single distribution, its parameters are written into the tensordict. For a composite, the tensordict is
         not changed, and missing values that later modules read are drawn.
@@ -336,7 +336,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return CompositeDistribution.from_distributions(TensorDict({}, out.batch_size), named)
 
     def _walk(self, modules: list[Any], td: Any, dists: dict[Any, Any], kwargs: dict[str, Any]) -> Any:
-        """Runs modules, and collects the distribution of each probabilistic one.
+        """Run modules, and collects the distribution of each probabilistic one.
 
         Args:
             modules: The modules of this sequence to run.
@@ -366,7 +366,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
                 imply(earlier)
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
-        """Makes the distribution of the last probabilistic module from parameters in a tensordict.
+        """Make the distribution of the last probabilistic module from parameters in a tensordict.
 
         >>> from tensordict_nn import TensorDictModule
         >>> draw = ProbabilisticTensorDictModule(["loc", "scale"], ["x"], distribution_class=torch.distributions.Normal)
@@ -378,7 +378,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return self._last().build_dist_from_params(tensordict)
 
     def log_prob(self, tensordict: Any, tensordict_out: Any = None, *, dist: Any = None, **kwargs: Any) -> Any:
-        """Returns the log-probability of the values in a tensordict.
+        """Return the log-probability of the values in a tensordict.
 
         Args:
             tensordict: The tensordict with the inputs and the values; the parameters of a single distribution are

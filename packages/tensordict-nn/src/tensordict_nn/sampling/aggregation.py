@@ -12,7 +12,7 @@ _aggregate: Setting[bool] = Setting(os.environ.get("COMPOSITE_LP_AGGREGATE", "0"
 
 
 def composite_lp_aggregate(nowarn: bool = False) -> bool:
-    """Whether a `CompositeDistribution` sums its log-probabilities and entropies to one tensor; False by default.
+    """Return whether a `CompositeDistribution` sums its log-probabilities and entropies; False by default.
 
     Args:
         nowarn: Accepted for compatibility.
@@ -43,7 +43,7 @@ class set_composite_lp_aggregate(Block):
         self.mode = mode
 
     def set(self) -> None:
-        """Begins without a block.
+        """Begin without a block.
 
         >>> setting = set_composite_lp_aggregate(True)
         >>> setting.set()
@@ -54,7 +54,7 @@ class set_composite_lp_aggregate(Block):
         self.__enter__()
 
     def unset(self) -> None:
-        """Ends the effect of `set`.
+        """End the effect of `set`.
 
         >>> setting = set_composite_lp_aggregate(True)
         >>> setting.set()

@@ -38,7 +38,7 @@ class InteractionType(Enum):
 
     @classmethod
     def from_str(cls, name: str) -> InteractionType:
-        """Returns the type of a name, in any case."""
+        """Return the type of a name, in any case."""
         return cls(name.lower())
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ _implied = _Implied()
 
 
 def imply(how: InteractionType | None) -> InteractionType | None:
-    """Sets the type that holds in this thread where no block is open, and returns the earlier one.
+    """Set the type that holds in this thread where no block is open, and return the earlier one.
 
     >>> earlier = imply(InteractionType.MODE)
     >>> print(interaction_type(), imply(earlier), interaction_type())
@@ -71,7 +71,7 @@ def imply(how: InteractionType | None) -> InteractionType | None:
 
 
 def interaction_type() -> InteractionType | None:
-    """Returns the type of the enclosing `set_interaction_type` block, or of the sequence that runs; otherwise ``None``.
+    """Return the type of the enclosing `set_interaction_type` block, or of the sequence that runs; otherwise ``None``.
 
     >>> with set_interaction_type("mode"):
     ...     print(interaction_type())
@@ -106,7 +106,7 @@ class set_interaction_type(Block):
 
 
 def _property(dist: Any, name: str) -> Any:
-    """Returns a property of a distribution; ``None`` if it has none."""
+    """Return a property of a distribution; ``None`` if it has none."""
     try:
         return getattr(dist, name)
     except (AttributeError, NotImplementedError):
@@ -121,7 +121,7 @@ def _deterministic(dist: Any) -> Any:
 
 
 def take(dist: Any, how: InteractionType, sample_shape: Any, estimates: int) -> Any:
-    """Returns a value of a distribution.
+    """Return a value of a distribution.
 
     Args:
         dist: The distribution.
