@@ -14,5 +14,5 @@ __all__ = ["TensorClass", "TypedTensorDict", "from_dataclass", "from_pydantic", 
 
 
 def __dir__() -> list[str]:
-    """Returns the public names."""
+    """Return the public names."""
     return sorted(__all__)

@@ -145,7 +145,7 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
 
     @classmethod
     def from_dataclass(cls, dataclass: Any, **kwargs: Any) -> Self:
-        """Makes an instance with the values of a dataclass instance; fields that it lacks get their defaults.
+        """Make an instance with the values of a dataclass instance; fields that it lacks get their defaults.
 
         Args:
             dataclass: The dataclass instance.
@@ -170,7 +170,7 @@ hide_annotations(TensorClass, Instance, Forwarding)
 
 
 def _inherited(cls: type[Any]) -> Flags:
-    """The flags that a class inherits: each from the first base that sets it."""
+    """Return the flags that a class inherits: each from the first base that sets it."""
     flags = NO_FLAGS
     for base in reversed(cls.__mro__[1:]):
         own = base.__dict__.get("_flags")
@@ -180,7 +180,7 @@ def _inherited(cls: type[Any]) -> Flags:
 
 
 def _describe(cls: type[TensorClass], declaration: Declaration, flags: Flags) -> None:
-    """Sets the class attributes that instances read.
+    """Set the class attributes that instances read.
 
     Raises:
         TypeError: A class for tensors only has a field of another type.
@@ -209,7 +209,7 @@ def _check_frozen(cls: type[Any], flags: Flags) -> None:
 
 
 def _annotations(cls: type[Any], declaration: Declaration, flags: Flags) -> dict[str, Annotation]:
-    """Returns the annotation of each field; an inherited one belongs to the class that declares it."""
+    """Return the annotation of each field; an inherited one belongs to the class that declares it."""
     known: dict[str, Annotation] = {}
     for base in reversed(cls.__mro__[1:]):
         known.update(getattr(base, "_types", {}))
@@ -221,7 +221,7 @@ def _annotations(cls: type[Any], declaration: Declaration, flags: Flags) -> dict
 
 
 def _local_types(module: str) -> dict[str, Any]:
-    """Returns the types among the local variables of the function that defines a class: annotations may name them."""
+    """Return the types among the local variables of the function that defines a class: annotations may name them."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__") != module:
         frame = frame.f_back
@@ -231,7 +231,7 @@ def _local_types(module: str) -> dict[str, Any]:
 
 
 def _blank(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-    """Makes an instance without fields, for a class with its own ``__init__``."""
+    """Make an instance without fields, for a class with its own ``__init__``."""
     return cls._shell(TensorDict({}))
 
 
@@ -240,7 +240,7 @@ def _hash_of_fields(self: Any) -> int:
 
 
 def _filter_casts(cls: type[Any], cast_filter: CastFilter) -> None:
-    """Makes a filter the default of ``to`` and of every cast among the operations."""
+    """Make a filter the default of ``to`` and of every cast among the operations."""
     for name in ("to", *(spec.name for spec in operations() if spec.family == "cast")):
         if name not in cls.__dict__:
             setattr(cls, name, _filtered(getattr(cls, name), cast_filter))

@@ -52,18 +52,18 @@ class Annotation:
         self._find_when_traced = constant_when_traced(find)
 
     def resolve(self) -> Any:
-        """The annotated type, without ``None``; ``Any`` if it names something that is not defined (yet)."""
+        """Return the annotated type, without ``None``; ``Any`` if it names something that is not defined (yet)."""
         # Dynamo would guard on an attribute that is read before it is resolved
         if is_compiling() or self._resolved is _MISSING:
             self._find_when_traced()
         return Any if self._resolved is _MISSING else self._resolved
 
     def is_resolved(self) -> bool:
-        """Whether all names of the annotation are defined."""
+        """Return whether all names of the annotation are defined."""
         return self._find()
 
     def _find(self) -> bool:
-        """Resolves the annotation if all its names are defined, and returns whether it is resolved."""
+        """Resolve the annotation if all its names are defined, and return whether it is resolved."""
         if self._resolved is not _MISSING:
             return True
         found = self.raw
@@ -88,7 +88,7 @@ def _without_none(annotation: Any, owner: Annotation) -> Any:
 
 
 def _as_value(value: Any, meta: Meta) -> Any:
-    """Makes non-tensor data of the instance's batch size; a list of the batch's length has one value per row."""
+    """Make non-tensor data of the instance's batch size; a list of the batch's length has one value per row."""
     if isinstance(value, list) and not _numeric(value):
         return to_entry(meta, None, value)
     return NonTensorData(value, batch_size=meta.batch_size, device=meta.device)
@@ -101,7 +101,7 @@ def _numeric(value: Any) -> bool:
 
 
 def _plain(value: Any, meta: Meta) -> Any:
-    """Numbers, arrays and lists of numbers become tensors; dictionaries, tuples and all else are kept as they are."""
+    """Convert numbers, arrays and lists of numbers to tensors; keep dictionaries, tuples and all else."""
     if isinstance(value, Tensor | TensorCollection):
         return value
     if isinstance(value, dict | tuple):
@@ -125,7 +125,7 @@ def _by_annotation(annotation: Annotation) -> Rule:
 
 
 def _check_rows(name: str, value: list[Any], batch_size: torch.Size) -> None:
-    """Checks that a list, nested for each batch dimension, has one value for each row.
+    """Check that a list, nested for each batch dimension, has one value for each row.
 
     Raises:
         ListLengthError: A list has another length.
@@ -138,17 +138,17 @@ def _check_rows(name: str, value: list[Any], batch_size: torch.Size) -> None:
 
 
 def _uncast(value: Any, meta: Meta) -> Any:
-    """Stores tensors as tensors, and all other values as non-tensor data."""
+    """Store tensors as tensors, and all other values as non-tensor data."""
     return value if isinstance(value, Tensor | TensorCollection) else _as_value(value, meta)
 
 
 def _tensor_only(value: Any, meta: Meta) -> Any:
-    """Stores values as a tensordict does: mappings of any kind become tensordicts."""
+    """Store values as a tensordict does: mappings of any kind become tensordicts."""
     return _as_dictionaries(value)
 
 
 def _as_dictionaries(value: Any) -> Any:
-    """Converts mappings to dictionaries, nested ones too; tensordicts stay."""
+    """Convert mappings to dictionaries, nested ones too; tensordicts stay."""
     if isinstance(value, Mapping) and not isinstance(value, TensorCollection):
         return {key: _as_dictionaries(item) for key, item in value.items()}
     return value
@@ -217,13 +217,13 @@ def _construct(name: str, value: Any, origin: Any, target: Any) -> Any:
 
 
 def class_of(annotation: Annotation) -> Any:
-    """Returns the tensorclass that a field is annotated with, or ``None``."""
+    """Return the tensorclass that a field is annotated with, or ``None``."""
     target = annotation.resolve()
     return target if isinstance(target, type) and getattr(target, "_is_tensorclass_instance", False) else None
 
 
 def rule_for(flags: Flags, annotation: Annotation) -> Rule:
-    """Returns the rule of a field.
+    """Return the rule of a field.
 
     >>> rule = rule_for(Flags(nocast=True), Annotation(object, "x", int, {}))
     >>> rule(3, Meta(torch.Size([2]))).data
@@ -237,7 +237,7 @@ def rule_for(flags: Flags, annotation: Annotation) -> Rule:
 
 
 def check_tensor_type(annotation: Annotation) -> None:
-    """Checks that a field of a tensor-only class is annotated with a tensor type.
+    """Check that a field of a tensor-only class is annotated with a tensor type.
 
     Raises:
         TypeError: The annotation is resolved and does not name a tensor type.

@@ -46,7 +46,7 @@ class _Factory:
 
 
 def _refuse(self: Any, unknown: dict[str, Any]) -> None:
-    """Raises an error for keyword arguments that are no fields.
+    """Raise an error for keyword arguments that are no fields.
 
     Raises:
         UnexpectedArgumentError: Always; it is a `TypeError` and an `AttributeError`.
@@ -57,7 +57,7 @@ def _refuse(self: Any, unknown: dict[str, Any]) -> None:
 def start(
     self: Any, values: dict[str, Any], batch_size: Any, device: Any, names: Any, lock: Any, casts: bool, frozen: bool
 ) -> None:
-    """Makes the tensordict of a new instance and stores the values.
+    """Make the tensordict of a new instance and store the values.
 
     Args:
         self: The instance.
@@ -108,7 +108,7 @@ def start(
 def start_by_attributes(
     self: Any, values: dict[str, Any], batch_size: Any, device: Any, names: Any, lock: Any, casts: bool, frozen: bool
 ) -> None:
-    """Makes the tensordict of a new instance, and sets its attributes one by one.
+    """Make the tensordict of a new instance, and set its attributes one by one.
 
     This is `start` for a class that overrides ``__setattr__``, which may change values.
     """
@@ -122,7 +122,7 @@ def start_by_attributes(
 def write_init(
     cls: type[Any], declaration: Declaration, *, casts: bool, frozen: bool, plain_setattr: Any
 ) -> Callable[..., None]:
-    """Generates the ``__init__`` of a class.
+    """Generate the ``__init__`` of a class.
 
     Args:
         cls: The class.
@@ -164,7 +164,7 @@ def write_init(
 
 
 def _write_fields(declaration: Declaration, scope: dict[str, Any]) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Generates the parts of the source of an ``__init__`` that depend on the fields.
+    """Generate the parts of the source of an ``__init__`` that depend on the fields.
 
     Args:
         declaration: The fields.

@@ -19,7 +19,7 @@ _NAMES = (
 
 
 def _of_class(name: str) -> Any:
-    """Makes the class method ``name``: the tensordict that it makes becomes an instance."""
+    """Make the class method ``name``: the tensordict that it makes becomes an instance."""
     general = getattr(TensorDict, name)
 
     @functools.wraps(general)
@@ -34,6 +34,6 @@ def _of_class(name: str) -> Any:
 
 
 def add_constructors(cls: type[TensorCollection]) -> None:
-    """Adds the constructors to the base class of instances."""
+    """Add the constructors to the base class of instances."""
     for name in _NAMES:
         setattr(cls, name, _of_class(name))

@@ -28,7 +28,7 @@ def from_dataclass(
     tensor_only: bool = False,
     device: torch.device | str | int | None = None,
 ) -> Any:
-    """Converts a dataclass to a tensorclass, or an instance of one to an instance of the tensorclass.
+    """Convert a dataclass to a tensorclass, or an instance of one to an instance of the tensorclass.
 
     A dataclass has one tensorclass for each set of flags, so instances that were converted one by one can be stacked.
     Fields that hold dataclass instances are converted too.

@@ -36,7 +36,7 @@ def tensorclass(cls: type[T], /) -> type[T]: ...
 def tensorclass(**flags: Unpack[ClassFlags]) -> Callable[[type[T]], type[T]]: ...
 @with_options(ClassFlags)
 def tensorclass(cls: type[Any] | None = None, /, **flags: Unpack[ClassFlags]) -> Any:
-    """Converts a class with annotated fields to a tensorclass; used with or without flags.
+    """Convert a class with annotated fields to a tensorclass; used with or without flags.
 
     New code should subclass `TensorClass` instead, which type checkers understand better.
 

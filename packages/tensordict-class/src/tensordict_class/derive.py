@@ -30,7 +30,7 @@ _GENERATED = frozenset(
 
 
 def derive(cls: type[Any], base: type[Any], flags: Mapping[str, Any], name: str | None = None) -> type[Any]:
-    """Makes a subclass of ``base`` with the fields and members of a class, which stays unchanged.
+    """Make a subclass of ``base`` with the fields and members of a class, which stays unchanged.
 
     Args:
         cls: A class with annotated fields; it may be a dataclass, or a subclass of ``base`` already.
@@ -45,7 +45,7 @@ def derive(cls: type[Any], base: type[Any], flags: Mapping[str, Any], name: str 
 
 
 def _bases(cls: type[Any], base: type[Any]) -> tuple[type[Any], ...]:
-    """The bases of a class with ``base`` among them: behind mixins, which may override its members."""
+    """Return the bases of a class with ``base`` among them: behind mixins, which may override its members."""
     if issubclass(cls, base):
         return cls.__bases__
     last: list[type[Any]] = [parent for parent in cls.__bases__ if parent is Generic or parent is Protocol]
@@ -54,7 +54,7 @@ def _bases(cls: type[Any], base: type[Any]) -> tuple[type[Any], ...]:
 
 
 def _body(cls: type[Any], base: type[Any]) -> dict[str, Any]:
-    """The namespace of a class as its author wrote it, without what `dataclasses` or `TensorClass` added."""
+    """Return the namespace of a class as its author wrote it, without what `dataclasses` or `TensorClass` added."""
     body = dict(vars(cls))
     by_dataclass = "__dataclass_params__" in body
     for name in ("__init__", "__repr__", "__eq__", "__hash__", "__new__"):
@@ -70,7 +70,7 @@ def _body(cls: type[Any], base: type[Any]) -> dict[str, Any]:
 
 
 def _is_generated(member: Any, by_dataclass: bool, base: type[Any]) -> bool:
-    """Whether `dataclasses` or `TensorClass` made a method, and not the author of the class."""
+    """Return whether `dataclasses` or `TensorClass` made a method, and not the author of the class."""
     if member is None or hasattr(member, WRITTEN) or getattr(member, "__module__", None) == base.__module__:
         return True
     code = getattr(member, "__code__", None)
@@ -78,7 +78,7 @@ def _is_generated(member: Any, by_dataclass: bool, base: type[Any]) -> bool:
 
 
 def _field_call(field: dataclasses.Field[Any]) -> Any:
-    """A ``field(...)`` with the options of a field; for a class variable its value."""
+    """Return a ``field(...)`` with the options of a field; for a class variable its value."""
     if getattr(field, "_field_type", None) is getattr(dataclasses, "_FIELD_CLASSVAR", field):
         return field.default
     options: dict[str, Any] = {
@@ -91,7 +91,7 @@ def _field_call(field: dataclasses.Field[Any]) -> Any:
 
 
 def move_cells(old: type[Any], new: type[Any]) -> None:
-    """Makes ``super()`` without arguments find a class that replaces another one.
+    """Make ``super()`` without arguments find a class that replaces another one.
 
     Functions refer to their class in a closure cell, and both classes have the same functions.
     """
@@ -128,7 +128,7 @@ def convert_dataclass(
     batch_size: Sequence[int] | int | None = None,
     **flags: bool,
 ) -> Any:
-    """Converts a dataclass or an instance of one, as ``from_dataclass`` documents.
+    """Convert a dataclass or an instance of one, as ``from_dataclass`` documents.
 
     Args:
         obj: A dataclass or an instance of one.
@@ -171,7 +171,7 @@ def convert_dataclass(
 def make_instance(
     cls: type[Any], values: dict[str, Any], batch_size: Any, device: Any, auto_batch_size: bool, batch_dims: int | None
 ) -> Any:
-    """Makes an instance of a tensorclass with a given or computed batch size."""
+    """Make an instance of a tensorclass with a given or computed batch size."""
     instance = cls(**values, batch_size=batch_size, device=device)
     if auto_batch_size or (batch_dims is not None and batch_size is None):
         instance.auto_batch_size_(batch_dims)

@@ -50,7 +50,7 @@ def _shown(names: Iterable[str]) -> str:
 
 
 def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], *, is_set: bool = False) -> UnknownFieldError:
-    """Makes the error for a name that is neither a field nor another attribute."""
+    """Make the error for a name that is neither a field nor another attribute."""
     what = f"Cannot set the attribute {name!r}: {cls.__name__} has no such" if is_set else f"{cls.__name__} has no"
     return UnknownFieldError(
         f"{what} attribute or field {name!r}; its fields are {_shown(fields)}: declare it as one of them in the class",
@@ -59,14 +59,14 @@ def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], *, is_se
 
 
 def no_fields() -> NotImplementedError:
-    """Makes the error for a call of `TensorClass` itself."""
+    """Make the error for a call of `TensorClass` itself."""
     return NotImplementedError(
         "TensorClass has no fields and no instances; define a subclass with annotated fields, and call that"
     )
 
 
 def unexpected_arguments(cls: type[Any], names: Iterable[str], fields: Iterable[str]) -> UnexpectedArgumentError:
-    """Makes the error for keyword arguments of a constructor that are not fields."""
+    """Make the error for keyword arguments of a constructor that are not fields."""
     return UnexpectedArgumentError(
         f"Cannot set the attribute {_shown(names)}: {cls.__name__}.__init__() got an unexpected keyword argument "
         f"{_shown(names)}; its fields are "
@@ -75,14 +75,14 @@ def unexpected_arguments(cls: type[Any], names: Iterable[str], fields: Iterable[
 
 
 def frozen_field(name: str) -> FrozenInstanceError:
-    """Makes the error for an assignment to a field of a frozen class."""
+    """Make the error for an assignment to a field of a frozen class."""
     return FrozenInstanceError(
         f"cannot assign to field {name!r} of a frozen class; make a changed copy with .replace({name}=...)"
     )
 
 
 def reserved_name(cls: type[Any], name: str, base: str = "TensorClass") -> AttributeError:
-    """Makes the error for a field with the name of a member that every tensorclass has."""
+    """Make the error for a field with the name of a member that every tensorclass has."""
     return AttributeError(
         f"the field {name!r} of {cls.__name__} hides the member of that name of every {base}; rename the field, or "
         "pass shadow=True to hide the member",
@@ -91,19 +91,19 @@ def reserved_name(cls: type[Any], name: str, base: str = "TensorClass") -> Attri
 
 
 def exclusive(first: str, second: str) -> TypeError:
-    """Makes the error for two flags that exclude each other."""
+    """Make the error for two flags that exclude each other."""
     return TypeError(f"the flags {first} and {second} are exclusive; keep one of them")
 
 
 def unknown_flag(flag: Any, flags: Iterable[str], base: str) -> UnknownFlagError:
-    """Makes the error for an unknown flag in brackets."""
+    """Make the error for an unknown flag in brackets."""
     return UnknownFlagError(
         f"{flag!r} is not a flag: {base}[...] takes the flags {_shown(flags)}; derive a generic class from Generic too"
     )
 
 
 def not_tensor_type(cls: type[Any], name: str, annotation: Any) -> TypeError:
-    """Makes the error for a field of a tensor-only class that is annotated with another type."""
+    """Make the error for a field of a tensor-only class that is annotated with another type."""
     return TypeError(
         f"{cls.__name__}.{name} is annotated with {annotation!r}, and a tensor_only class has fields of tensor types "
         "only; annotate it as a Tensor or a tensordict, or drop tensor_only"
@@ -111,7 +111,7 @@ def not_tensor_type(cls: type[Any], name: str, annotation: Any) -> TypeError:
 
 
 def cannot_cast(name: str, value: Any, annotation: Any, error: Exception | None = None) -> CannotCastError:
-    """Makes the error for a value that cannot be cast to the annotated type."""
+    """Make the error for a value that cannot be cast to the annotated type."""
     why = f" ({error})" if error is not None and str(error) else ""
     return CannotCastError(
         f"Failed to cast: the field {name!r} takes {annotation!r} and cannot cast a "
@@ -120,7 +120,7 @@ def cannot_cast(name: str, value: Any, annotation: Any, error: Exception | None 
 
 
 def list_length(name: str, batch_size: Iterable[int]) -> ListLengthError:
-    """Makes the error for a list that does not have one value for each row."""
+    """Make the error for a list that does not have one value for each row."""
     return ListLengthError(
         f"the field {name!r} takes a list of one value for each row of the batch size {list(batch_size)}, nested for "
         "each dimension; give such a list, or wrap it in NonTensorData to hold it as one value"
@@ -128,7 +128,7 @@ def list_length(name: str, batch_size: Iterable[int]) -> ListLengthError:
 
 
 def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> ValueError:
-    """Makes the error for entries that are not fields."""
+    """Make the error for entries that are not fields."""
     return ValueError(
         f"Keys from the tensordict must be fields: the keys {_shown(sorted(keys))} are not fields of {cls.__name__}, "
         f"whose fields are {_shown(fields)}; exclude or rename them first"
@@ -136,7 +136,7 @@ def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> 
 
 
 def foreign_state(cls: type[Any], names: Iterable[str], fields: Iterable[str]) -> StateKeyError:
-    """Makes the error for entries of a state dict that are not fields."""
+    """Make the error for entries of a state dict that are not fields."""
     return StateKeyError(
         f"the state dict has the unexpected entries {_shown(names)}, which are not fields of {cls.__name__}, whose "
         f"fields are {_shown(fields)}; remove them, or pass strict=False to ignore them"
@@ -144,7 +144,7 @@ def foreign_state(cls: type[Any], names: Iterable[str], fields: Iterable[str]) -
 
 
 def lacks_fields(cls: type[Any], other: type[Any], missing: Iterable[str]) -> ValueError:
-    """Makes the error for rows of a tensorclass that has fewer fields than the one they are written to."""
+    """Make the error for rows of a tensorclass that has fewer fields than the one they are written to."""
     return ValueError(
         f"{other.__name__} lacks the fields {_shown(sorted(missing))} of {cls.__name__}, so its instances cannot be "
         "written to rows of it; convert them with to_tensordict() to write the fields that both have"
@@ -152,7 +152,7 @@ def lacks_fields(cls: type[Any], other: type[Any], missing: Iterable[str]) -> Va
 
 
 def other_class(what: str, cls: type[Any], other: type[Any]) -> TypeError:
-    """Makes the error for instances of different classes that are combined."""
+    """Make the error for instances of different classes that are combined."""
     return TypeError(
         f"{cls.__name__} and {other.__name__} cannot be combined by {what}, which takes instances of one class; "
         "convert them with to_tensordict() first"
@@ -160,7 +160,7 @@ def other_class(what: str, cls: type[Any], other: type[Any]) -> TypeError:
 
 
 def unset_field(cls: type[Any], name: str) -> AttributeError:
-    """Makes the error for a declared entry that is not set."""
+    """Make the error for a declared entry that is not set."""
     return AttributeError(
         f"{cls.__name__} declares the field {name!r}, but this instance has no such entry; set it "
         f"first, or read it with get({name!r})",

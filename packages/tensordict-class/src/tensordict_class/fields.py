@@ -46,7 +46,7 @@ class Declaration(NamedTuple):
 
 
 def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> Declaration:
-    """Reads the annotations of a class body.
+    """Read the annotations of a class body.
 
     Args:
         cls: The class.
@@ -93,7 +93,7 @@ def _same_default(parent: dataclasses.Field[Any] | None) -> Any:
 
 
 def has_no_default(field: dataclasses.Field[Any]) -> bool:
-    """Whether a field has neither a default nor a factory for one."""
+    """Return whether a field has neither a default nor a factory for one."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
@@ -103,7 +103,7 @@ def _is_init_var(field: dataclasses.Field[Any]) -> bool:
 
 
 def reader(name: str) -> property:
-    """Makes the property that reads a field; ``__setattr__`` of the class writes it.
+    """Make the property that reads a field; ``__setattr__`` of the class writes it.
 
     It reads the entries of the wrapped tensordict directly, which are a dictionary for a dense one.
     """
@@ -122,7 +122,7 @@ def reader(name: str) -> property:
 
 
 def install_readers(cls: type[Any], declaration: Declaration) -> None:
-    """Adds a property to a class for each field of its own, or of a plain dataclass among its bases."""
+    """Add a property to a class for each field of its own, or of a plain dataclass among its bases."""
     for name in declaration.names:
         if name in declaration.own or not isinstance(inspect.getattr_static(cls, name, None), property):
             setattr(cls, name, reader(name))

@@ -34,7 +34,7 @@ class Flags(NamedTuple):
     cast_filter: Callable[[tuple[str, ...], Any], bool] | None = None
 
     def with_changes(self, **changes: Any) -> Flags:
-        """Returns these flags with those that a class sets itself; ``None`` means that a flag is not set.
+        """Return these flags with those that a class sets itself; ``None`` means that a flag is not set.
 
         Raises:
             TypeError: Two flags exclude each other.
@@ -56,7 +56,7 @@ BRACKET_FLAGS = tuple(name for name in Flags._fields if name != "cast_filter")
 
 @functools.cache
 def flagged(cls: Any, flags: tuple[str, ...]) -> type[Any]:
-    """Makes a subclass with flags, for brackets: ``TensorClass["frozen"]``."""
+    """Make a subclass with flags, for brackets: ``TensorClass["frozen"]``."""
     body = {"__module__": cls.__module__, "__qualname__": f"{cls.__name__}[{', '.join(map(repr, flags))}]"}
     name = "_".join([cls.__name__, *flags])
     return types.new_class(name, (cls,), dict.fromkeys(flags, True), lambda namespace: namespace.update(body))

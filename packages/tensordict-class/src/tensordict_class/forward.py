@@ -34,7 +34,7 @@ __all__ = ["Forwarding", "hide_annotations", "make_known"]
 
 
 def _forwarded(name: str) -> Any:
-    """Makes a method that calls the wrapped container's method ``name`` and returns its result unchanged."""
+    """Make a method that calls the wrapped container's method ``name`` and returns its result unchanged."""
 
     def method(self: Any, *args: Any) -> Any:
         return getattr(self._tensordict, name)(*args)
@@ -44,7 +44,7 @@ def _forwarded(name: str) -> Any:
 
 
 def _wrapped_attribute(name: str) -> Any:
-    """Makes a property for an attribute of the wrapped container."""
+    """Make a property for an attribute of the wrapped container."""
 
     def read(self: Any) -> Any:
         return getattr(self._tensordict, name)
@@ -65,28 +65,28 @@ class Forwarding(TensorCollection):
 
     @classmethod
     def _wrap(cls, tensordict: Any) -> Self:
-        """Wraps a container whose entries fit the class."""
+        """Wrap a container whose entries fit the class."""
         return cls._shell(tensordict)
 
     @classmethod
     def _shell(cls, tensordict: Any) -> Self:
-        """Wraps a container without running code of subclasses, for example before it has entries."""
+        """Wrap a container without running code of subclasses, for example before it has entries."""
         self = object.__new__(cls)
         object.__setattr__(self, "_tensordict", tensordict)
         return self
 
     @classmethod
     def _check_key(cls, key: str) -> None:
-        """Raises an error if the class takes no entry of that name."""
+        """Raise an error if the class takes no entry of that name."""
 
     @classmethod
     def _fits(cls, tensordict: Any) -> bool:
-        """Whether the class can wrap a container."""
+        """Return whether the class can wrap a container."""
         return True
 
     @classmethod
     def _unwrapped(cls, items: Sequence[Any], what: str) -> list[Any]:
-        """Returns the containers that instances of this class wrap, and plain tensordicts unchanged."""
+        """Return the containers that instances of this class wrap, and plain tensordicts unchanged."""
         inner = []
         for item in items:
             if type(item) is cls:
@@ -98,7 +98,7 @@ class Forwarding(TensorCollection):
         return inner
 
     def _as_result(self, result: Any) -> Any:
-        """Wraps the result of an operation of the wrapped container."""
+        """Wrap the result of an operation of the wrapped container."""
         if result is self._tensordict:
             return self
         if isinstance(result, tuple):
@@ -227,11 +227,11 @@ class Forwarding(TensorCollection):
 
     @classmethod
     def _restored(cls, tensordict: Any) -> Self:
-        """Makes a copied or unpickled instance around the copy of its container."""
+        """Make a copied or unpickled instance around the copy of its container."""
         return cls._shell(tensordict)
 
     def get_item_shape(self, key: Any) -> Any:
-        """The shape of a field; a size is not a tuple of results to be wrapped."""
+        """Return the shape of a field; a size is not a tuple of results to be wrapped."""
         return self._tensordict.get_item_shape(key)
 
     _nodes = _forwarded("_nodes")
@@ -259,7 +259,7 @@ class Forwarding(TensorCollection):
         return self._tensordict.depth
 
     def empty(self, recurse: bool = False, **kwargs: Any) -> Self:
-        """Returns a copy without entries, with the same metadata.
+        """Return a copy without entries, with the same metadata.
 
         Args:
             recurse: Whether nested nodes stay, without entries.
@@ -268,7 +268,7 @@ class Forwarding(TensorCollection):
         return self._shell(self._tensordict.empty(recurse, **kwargs))
 
     def select(self, *keys: NestedKey, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Self:
-        """Selects entries by key, in the same class or, with ``as_tensordict``, in a plain tensordict.
+        """Select entries by key, in the same class or, with ``as_tensordict``, in a plain tensordict.
 
         Args:
             *keys: The keys, or one list of them.
@@ -302,7 +302,7 @@ class Forwarding(TensorCollection):
 
 
 def _forwarded_operation(name: str) -> Any:
-    """Makes a method that calls the wrapped container's operation ``name`` and wraps its result."""
+    """Make a method that calls the wrapped container's operation ``name`` and wraps its result."""
 
     @functools.wraps(getattr(TensorCollection, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -322,13 +322,13 @@ for _name in (
 
 
 def hide_annotations(*classes: type[Any]) -> None:
-    """Removes the annotations of classes, so that ``typing.get_type_hints`` of a subclass has its fields only."""
+    """Remove the annotations of classes, so that ``typing.get_type_hints`` of a subclass has its fields only."""
     for cls in classes:
         cls.__annotations__ = {}
 
 
 def make_known(cls: Any) -> None:
-    """Registers a class: under a stable name for saved instances, and as a pytree node."""
+    """Register a class: under a stable name for saved instances, and as a pytree node."""
     register_type(cls)
     register_wrapper(
         cls, type_name(cls), lambda node: (node._tensordict, None), lambda tensordict, _: cls._wrap(tensordict)

@@ -66,7 +66,7 @@ class Instance(Forwarding):
     # fields ----------------------------------------------------------------------------------------------------------
 
     def _assign(self, name: str, value: Any) -> None:
-        """Stores a value in a field; ``None`` unsets it."""
+        """Store a value in a field; ``None`` unsets it."""
         if value.__class__ is Tensor and not self._casts:
             self._tensordict.set(name, value)
         elif value is None:
@@ -115,7 +115,7 @@ class Instance(Forwarding):
         self._tensordict.del_(name)
 
     def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
-        """Returns the value of a field like the attribute, or ``default`` if it is not set.
+        """Return the value of a field like the attribute, or ``default`` if it is not set.
 
         Args:
             key: A field, or a nested key that starts with one.
@@ -140,7 +140,7 @@ class Instance(Forwarding):
     def set(  # type: ignore[override]  # core names the second parameter item, and code of tensorclasses names it value
         self, key: NestedKey, value: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
     ) -> Self:
-        """Stores a value in a field like an assignment to the attribute; ``None`` unsets it.
+        """Store a value in a field like an assignment to the attribute; ``None`` unsets it.
 
         Args:
             key: A field, or a nested key that starts with one.
@@ -198,7 +198,7 @@ class Instance(Forwarding):
         keys_to_update: Sequence[NestedKey] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Writes the values of another instance, tensordict or dictionary into the existing fields, in place.
+        """Write the values of another instance, tensordict or dictionary into the existing fields, in place.
 
         Args:
             input_dict_or_td: The values.
@@ -230,7 +230,7 @@ class Instance(Forwarding):
         super()._plan_write(index, source, plan, prefix)
 
     def _without_unset_values(self, source: Instance) -> Instance:
-        """Returns the source of an update in place without the non-tensor fields that are not set here.
+        """Return the source of an update in place without the non-tensor fields that are not set here.
 
         Instances in shared memory are made without non-tensor fields, and take the tensors of complete ones.
         """
@@ -242,7 +242,7 @@ class Instance(Forwarding):
         return source.exclude(*unset) if unset else source
 
     def _refuse_foreign(self, value: Any) -> None:
-        """Raises an error if a value has keys that are not fields, or is of a tensorclass that lacks some of them.
+        """Raise an error if a value has keys that are not fields, or is of a tensorclass that lacks some of them.
 
         Tensors and numbers have no keys.
         """
@@ -259,14 +259,14 @@ class Instance(Forwarding):
     def _from_tensordict(
         cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None, safe: bool = True
     ) -> Self:
-        """Wraps a tensordict, as `from_tensordict`; published programs call it."""
+        """Wrap a tensordict, as `from_tensordict`; published programs call it."""
         return cls.from_tensordict(tensordict, non_tensordict, safe)
 
     @classmethod
     def from_tensordict(
         cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None, safe: bool = True
     ) -> Self:
-        """Makes an instance that wraps a tensordict, without copying it; fields without an entry are not set.
+        """Make an instance that wraps a tensordict, without copying it; fields without an entry are not set.
 
         If a field is annotated with a tensorclass and holds a tensordict, the instance wraps a shallow copy, with an
         instance of that class in place of the tensordict.
@@ -313,7 +313,7 @@ class Instance(Forwarding):
     @classmethod
     @with_options(BuildOptions, None)
     def from_dict(cls, input_dict: Mapping[Any, Any], **options: Unpack[BuildOptions]) -> Self:
-        """Makes an instance from a dictionary; fields that it lacks are not set, even if they have defaults.
+        """Make an instance from a dictionary; fields that it lacks are not set, even if they have defaults.
 
         Args:
             input_dict: Values by field; dictionaries among them become tensordicts.
@@ -342,7 +342,7 @@ class Instance(Forwarding):
         return cls.from_dict(entries, **options)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
-        """Returns the fields that are set as a plain tensordict at every level; tensors are copied.
+        """Return the fields that are set as a plain tensordict at every level; tensors are copied.
 
         Args:
             retain_none: ``True`` stores ``None`` for fields that are not set, ``False`` drops entries that are
@@ -369,7 +369,7 @@ class Instance(Forwarding):
         convert_tensors: bool | Literal["numpy"] = False,
         tolist_first: bool = False,
     ) -> dict[str, Any]:
-        """Returns the fields as a dictionary, nested ones too.
+        """Return the fields as a dictionary, nested ones too.
 
         Args:
             retain_none: Whether fields that are not set are included as ``None``.
@@ -389,7 +389,7 @@ class Instance(Forwarding):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False, from_flatten: bool | None = None
     ) -> Self:
-        """Loads a state dict, see ``TensorDict.load_state_dict``; also nested ones of earlier releases.
+        """Load a state dict, see ``TensorDict.load_state_dict``; also nested ones of earlier releases.
 
         Args:
             state_dict: The state dict.
@@ -419,7 +419,7 @@ class Instance(Forwarding):
         return self
 
     def clear_refs_for_compile_(self) -> Any:
-        """Returns the wrapped tensordict; there are no references to clear before ``torch.compile``.
+        """Return the wrapped tensordict; there are no references to clear before ``torch.compile``.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -432,7 +432,7 @@ class Instance(Forwarding):
     # representation, copies ------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        """Shows the fields that are set in alphabetical order, those that are not set, and the metadata.
+        """Show the fields that are set in alphabetical order, those that are not set, and the metadata.
 
         >>> from tensordict_class import TensorClass
         >>> class Point(TensorClass):
@@ -468,7 +468,7 @@ class Instance(Forwarding):
 
 
 def _with_classes(cls: type[Any], tensordict: Any) -> Any:
-    """Converts nested tensordicts to the classes that the fields are annotated with; a copy if any is converted."""
+    """Convert nested tensordicts to the classes that the fields are annotated with; a copy if any is converted."""
     out = tensordict
     for name, entry in tensordict._peek_items():
         if isinstance(entry, TensorDictBase) and (target := class_of(cls._types[name])) is not None:
@@ -478,7 +478,7 @@ def _with_classes(cls: type[Any], tensordict: Any) -> Any:
 
 
 def run_post_init(self: Any) -> None:
-    """Runs the ``__post_init__`` of an instance that no constructor made, if it needs no arguments."""
+    """Run the ``__post_init__`` of an instance that no constructor made, if it needs no arguments."""
     if hasattr(type(self), "__post_init__") and not any(has_no_default(f) for f in self._declaration.init_vars):
         self.__post_init__(*[_value(f) for f in self._declaration.init_vars])
 

@@ -31,7 +31,7 @@ def from_pydantic(
     device: torch.device | str | int | None = None,
     **flags: bool,
 ) -> Any:
-    """Converts a pydantic model to a tensorclass, or an instance of one to an instance of the tensorclass.
+    """Convert a pydantic model to a tensorclass, or an instance of one to an instance of the tensorclass.
 
     A model has one tensorclass for each set of flags, so instances that were converted one by one can be stacked.
     Fields that hold models are converted too. ``Model(**instance.to_dict())`` converts back.
@@ -87,7 +87,7 @@ def _value(value: Any, base: Any, device: Any, flags: dict[str, bool]) -> Any:
 
 @functools.cache
 def _class_of(model: Any, flags: frozenset[str]) -> type[Any]:
-    """Makes the class of a model: keyword-only like models, so that a required field may follow an optional one."""
+    """Make the class of a model: keyword-only like models, so that a required field may follow an optional one."""
     base = _base_model()
     name = f"{model.__name__}_tc"
     body: dict[str, Any] = {
@@ -113,7 +113,7 @@ _in_progress: set[Any] = set()
 
 
 def _annotation(annotation: Any, base: Any, model: Any, flags: frozenset[str]) -> Any:
-    """Replaces models by tensorclasses in an annotation."""
+    """Replace models by tensorclasses in an annotation."""
     if get_origin(annotation) in (Union, types.UnionType):
         return Union[tuple(_annotation(part, base, model, flags) for part in get_args(annotation))]  # noqa: UP007 (X | Y takes no tuple)
     if annotation is model:

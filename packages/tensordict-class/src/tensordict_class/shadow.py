@@ -19,7 +19,7 @@ __all__ = ["reach_past"]
 
 
 def reach_past(cls: type[Any], shadowed: Iterable[str]) -> None:
-    """Makes the visible members of a class work although fields hide others.
+    """Make the visible members of a class work although fields hide others.
 
     No member calls an operation on leaves (``mean``, ``sin``), so hiding one has no effect on others.
     """

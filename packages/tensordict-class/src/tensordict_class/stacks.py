@@ -13,7 +13,7 @@ STACK_MEMBERS = _ADDING | {"get_nestedtensor", "hook_in", "hook_out", "stack_dim
 
 
 def stack_member(instance: Any, name: str) -> Any:
-    """Returns a member of the lazy stack that an instance wraps; methods that add elements take instances.
+    """Return a member of the lazy stack that an instance wraps; methods that add elements take instances.
 
     >>> import torch
     >>> from tensordict_class import TensorClass

@@ -15,7 +15,7 @@ _VALUES = ("__value", "__values")
 
 
 def loadable_state(instance: Any, state: Mapping[str, Any], strict: bool) -> Mapping[str, Any]:
-    """Returns a state dict whose entries are fields, with the non-tensor values that it lacks.
+    """Return a state dict whose entries are fields, with the non-tensor values that it lacks.
 
     Args:
         instance: The instance that it will be loaded into.
@@ -44,11 +44,11 @@ def loadable_state(instance: Any, state: Mapping[str, Any], strict: bool) -> Map
 
 
 def _values(instance: Any) -> dict[str, Any]:
-    """Returns the non-tensor entries of the state dict of an instance."""
+    """Return the non-tensor entries of the state dict of an instance."""
     return {name: value for name, value in instance.state_dict().items() if name.rpartition(".")[2] in _VALUES}
 
 
 def _covered(name: str, state: Mapping[str, Any]) -> bool:
-    """Whether a state dict has an entry for the value that another one has under a name."""
+    """Return whether a state dict has an entry for the value that another one has under a name."""
     field = name.rpartition(".")[0]
     return field in state or any(f"{field}.{suffix}" in state for suffix in _VALUES)

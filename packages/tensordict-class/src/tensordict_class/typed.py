@@ -126,7 +126,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
 
     @classmethod
     def from_tensordict(cls, tensordict: Any, *, check: bool = True) -> Self:
-        """Wraps a tensordict of any kind without copying it.
+        """Wrap a tensordict of any kind without copying it.
 
         Args:
             tensordict: The tensordict.
@@ -168,7 +168,7 @@ _ABSENT = object()
 
 
 def _attribute(name: str, default: Any) -> property:
-    """Makes the property of a declared key."""
+    """Make the property of a declared key."""
     has_default = default is not dataclasses.MISSING and default is not _ABSENT
     given = default if has_default else None  # Dynamo cannot trace the markers
 
@@ -190,7 +190,7 @@ def _attribute(name: str, default: Any) -> property:
 
 
 def _is_form(annotation: Any, form: Any, name: str) -> bool:
-    """Returns whether an annotation is a typing form; postponed annotations are strings."""
+    """Return whether an annotation is a typing form; postponed annotations are strings."""
     if isinstance(annotation, str):
         return annotation.split("[")[0].rsplit(".")[-1] == name
     return annotation is form or get_origin(annotation) is form
