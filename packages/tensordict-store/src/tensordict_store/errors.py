@@ -12,5 +12,5 @@ class ReadOnlyError(io.UnsupportedOperation, RuntimeError):
 
 
 def missing_extra(what: str, library: str, extra: str) -> ImportError:
-    """A function needs a library that is not installed."""
+    """Report that a function needs a library that is not installed."""
     return ImportError(f'{what} needs {library}: pip install "tensordict-store[{extra}]"', name=library)

@@ -114,12 +114,12 @@ def _text(value: Any) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether stores keep a string as it is: HDF5 ends strings at a null, and lone surrogates have no UTF-8."""
+    """Return whether stores keep a string as it is: HDF5 ends strings at a null, and lone surrogates have no UTF-8."""
     return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _equal(loaded: Any, value: Any) -> bool:
-    """Whether JSON restores the exact value: it converts tuples to lists and other keys to strings."""
+    """Return whether JSON restores the exact value: it converts tuples to lists and other keys to strings."""
     if type(loaded) is not type(value):
         return False
     if isinstance(value, dict):

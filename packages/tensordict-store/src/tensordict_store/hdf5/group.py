@@ -214,7 +214,7 @@ class H5Group(Group):
         return result
 
     def _is_current(self, name: str, found: tuple[Any, Any]) -> bool:
-        """Whether what was found is still what has the name: programs may write the file through h5py too.
+        """Return whether what was found is still what has the name: programs may write the file through h5py too.
 
         HDF5 gives the address of an object to no other one while the object is open.
         """

@@ -119,7 +119,7 @@ def describe(td: Any) -> tuple[bytes, list[Tensor]]:
 
 
 def _plain(value: Any, path: Path) -> Any:
-    """A value that JSON gives back as it was."""
+    """Return a value that JSON gives back as it was."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, list):

@@ -93,7 +93,7 @@ class _Columns:
         self.masks: dict[tuple[str, ...], Tensor] = {}
 
     def node(self, columns: Iterator[tuple[str, Any]], rows: int, path: tuple[str, ...]) -> TensorDict:
-        """The columns of a table, or the fields of a struct, as a tensordict."""
+        """Return the columns of a table, or the fields of a struct, as a tensordict."""
         entries: dict[str, Any] = {}
         for name, column in columns:
             if name in entries:
@@ -102,7 +102,7 @@ class _Columns:
         return TensorDict(entries, batch_size=[rows])
 
     def entry(self, array: Any, path: tuple[str, ...]) -> Any:
-        """One column as an entry."""
+        """Return one column as an entry."""
         kind, types = array.type, self.pa.types
         if types.is_struct(kind):
             # flatten() gives the nulls of the struct to its fields, which report them
@@ -132,7 +132,7 @@ class _Columns:
             self.masks[path] = torch.from_numpy(array.is_valid().to_numpy(zero_copy_only=False).copy())
 
     def numbers(self, array: Any) -> Tensor:
-        """A column of numbers or bools."""
+        """Return a column of numbers or bools."""
         types, kind = self.pa.types, array.type
         if array.null_count:
             missing = float("nan") if types.is_floating(kind) else False if types.is_boolean(kind) else 0
@@ -146,7 +146,7 @@ class _Columns:
         return tensor.clone() if self.copy or (self.copy is None and not mutable) else tensor
 
     def jagged(self, array: Any, path: tuple[str, ...]) -> Tensor:
-        """A column of lists of numbers."""
+        """Return a column of lists of numbers."""
         lengths = self.pa.compute.list_value_length(array).fill_null(0)
         values = array.flatten()  # the values of the lists that are not null, in order
         self.check_inside(values, path)
@@ -155,7 +155,7 @@ class _Columns:
         return torch.nested.nested_tensor_from_jagged(self.numbers(values), offsets)
 
     def fixed_size(self, array: Any, path: tuple[str, ...]) -> Tensor:
-        """A column of lists of one length, which may be nested."""
+        """Return a column of lists of one length, which may be nested."""
         size = array.type.list_size
         values = array.values.slice(array.offset * size, len(array) * size)
         if array.null_count:  # what lies under a null row is undefined
@@ -170,7 +170,7 @@ class _Columns:
         return self.numbers(values).reshape(len(array), size)
 
     def fixed_shape(self, array: Any, path: tuple[str, ...]) -> Tensor:
-        """A column of tensors of one shape."""
+        """Return a column of tensors of one shape."""
         kind = array.type
         flat = self.fixed_size(array.storage, path)
         tensor = flat.reshape(len(array), *kind.shape)
@@ -205,5 +205,5 @@ def _is_number(types: Any, kind: Any) -> bool:
 
 
 def _values(array: Any) -> NonTensorStack:
-    """A column of other values: one for each row."""
+    """Return a column of other values: one for each row."""
     return NonTensorStack.from_list(array.to_pylist(), batch_size=[len(array)])

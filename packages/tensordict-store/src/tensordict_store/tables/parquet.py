@@ -180,7 +180,7 @@ def _from_table(table: Any, what: str, copy: bool | None, **options: Unpack[Read
 
 
 def _numeric(pa: Any, column: Any) -> Any:
-    """A column with null numbers as floating-point numbers, and timestamps as integers."""
+    """Return a column with null numbers as floating-point numbers, and timestamps as integers."""
     types, kind = pa.types, column.type
     if types.is_timestamp(kind) or types.is_duration(kind):
         unit = pa.timestamp("ns", kind.tz) if types.is_timestamp(kind) else pa.duration("ns")
