@@ -24,7 +24,7 @@ REFERENCE = ("tensordict", "tensordict-nightly")
 
 
 def refuse_beside_reference() -> None:
-    """Raises an error if the reference implementation is installed, too.
+    """Raise an error if the reference implementation is installed, too.
 
     Both install into a folder named ``tensordict``, so an import would depend on the order of installation.
 
@@ -44,7 +44,7 @@ def refuse_beside_reference() -> None:
 
 
 def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Builds the ``__getattr__`` and ``__dir__`` of a module of ``tensordict`` from the table of names.
+    """Build the ``__getattr__`` and ``__dir__`` of a module of ``tensordict`` from the table of names.
 
     Args:
         module: the full name of the module, a key of ``OWNERS``.
@@ -91,7 +91,7 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
 
 
 def serve_alias(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Builds the ``__getattr__`` and ``__dir__`` of a module path that stands for public modules.
+    """Build the ``__getattr__`` and ``__dir__`` of a module path that stands for public modules.
 
     Args:
         module: The full name of the module, a key of ``MODULES``.
@@ -120,7 +120,7 @@ def serve_alias(module: str) -> tuple[Callable[[str], object], Callable[[], list
 
 
 def _fetch(module: str, owner: str, name: str) -> object:
-    """Imports a name from its owner; the error for a missing owner names the command to install it."""
+    """Import a name from its owner; the error for a missing owner names the command to install it."""
     package = owner.partition(".")[0]
     absent = AttributeError(f"module {module!r} has no attribute {name!r}: {owner} does not have it", name=name)
     try:
@@ -140,7 +140,7 @@ def _fetch(module: str, owner: str, name: str) -> object:
 
 
 def _exists(lookup: Callable[[str], object], name: str) -> bool:
-    """Whether an installed distribution has this name; a broken satellite raises its own error."""
+    """Return whether an installed distribution has this name; a broken satellite raises its own error."""
     try:
         lookup(name)
     except (AttributeError, MissingDistributionError):
