@@ -48,7 +48,7 @@ def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def _default_server(_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sends connections to the usual port of Redis to the server of the tests."""
+    """Send connections to the usual port of Redis to the server of the tests."""
     from tensordict_store.redis.connection import Connection
 
     begin = Connection.__init__
