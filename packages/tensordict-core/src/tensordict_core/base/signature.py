@@ -49,7 +49,7 @@ def with_options(options: Any, default: Any = _ELSEWHERE) -> Callable[[F], F]:
 
     Args:
         options: The `TypedDict`.
-        default: The default of every parameter in the signature.
+        default: The default of every parameter in the signature, or a mapping with the default of each.
 
     >>> import inspect
     >>> "existsok" in inspect.signature(TensorDict.save).parameters
@@ -61,8 +61,8 @@ def with_options(options: Any, default: Any = _ELSEWHERE) -> Callable[[F], F]:
         named = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         for name, hint in options.__annotations__.items():
             annotation = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
-            kind = inspect.Parameter.KEYWORD_ONLY
-            named.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+            value = default[name] if isinstance(default, Mapping) else default
+            named.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=annotation))
         vars(function)["__signature__"] = signature.replace(parameters=named)
         return function
 

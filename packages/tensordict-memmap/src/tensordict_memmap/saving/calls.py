@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
-from tensordict_core import is_leaf_nontensor, is_non_tensor
-from tensordict_core.extension import annotate, share_values
+from tensordict_core import extension, is_leaf_nontensor, is_non_tensor
+from tensordict_core.extension import (
+    MemmapLikeOptions,
+    MemmapOptions,
+    RankSaveOptions,
+    annotate,
+    share_values,
+    with_options,
+)
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.sink import error_context, reserve_file
 from tensordict_memmap.engine.sources import check_memory
@@ -28,7 +35,7 @@ from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.saving import job
 from tensordict_memmap.saving.archive import ArchiveWriter
 from tensordict_memmap.saving.job import Writer
-from tensordict_memmap.saving.options import SHARED_MEMORY, SaveOptions
+from tensordict_memmap.saving.options import DEFAULTS, SHARED_MEMORY, SaveOptions
 from tensordict_memmap.saving.safetensors import SafetensorsWriter
 from tensordict_memmap.saving.tree import TreeWriter, error_key
 from tensordict_memmap.schema.build import build, fill
@@ -43,24 +50,14 @@ __all__ = ["memmap", "memmap_", "memmap_like", "save", "save_with"]
 _WRITERS: dict[str, type[Writer]] = {TREE: TreeWriter, SAFETENSORS: SafetensorsWriter, ARCHIVE: ArchiveWriter}
 
 
+@with_options(extension.SaveOptions, DEFAULTS)
 def memmap(
     data: Any,
     prefix: str | os.PathLike[str] | None = None,
     *,
     copy_existing: bool = False,
-    num_threads: int | None = None,
     return_early: bool = False,
-    share_non_tensor: bool = False,
-    existsok: bool = True,
-    robust_key: bool | None = None,
-    archive: bool | None = None,
-    compression: Any = None,
-    atomic: bool = True,
-    durable: bool = False,
-    checksum: bool = False,
-    pbar: bool | None = None,
-    format: str | None = None,
-    shard_size: int | None = None,
+    **options: Unpack[extension.SaveOptions],
 ) -> Any:
     """Write a tensordict to a folder and return a locked tensordict of the same structure, mapped onto the files.
 
@@ -102,36 +99,18 @@ def memmap(
     >>> TensorDict.load_memmap("numbers")["a"].tolist()
     [7, 1, 2]
     """
-    options = SaveOptions(
-        copy_existing=copy_existing,
-        num_threads=num_threads,
-        existsok=existsok,
-        atomic=atomic,
-        durable=durable,
-        checksum=checksum,
-        format=format,
-        archive=archive,
-        compression=compression,
-        shard_size=shard_size,
-    )
-    return _memmap(data, prefix, options, early=return_early, pbar=pbar, share=share_non_tensor)
+    chosen = SaveOptions.of("memmap", extension.SaveOptions, options, copy_existing=copy_existing)
+    return _memmap(data, prefix, chosen, options, early=return_early)
 
 
+@with_options(MemmapOptions, DEFAULTS)
 def memmap_(
     td: Any,
     prefix: str | os.PathLike[str] | None = None,
     *,
     copy_existing: bool = False,
-    num_threads: int | None = None,
     return_early: bool = False,
-    share_non_tensor: bool = False,
-    existsok: bool = True,
-    robust_key: bool | None = None,
-    atomic: bool = True,
-    durable: bool = False,
-    checksum: bool = False,
-    pbar: bool | None = None,
-    format: str | None = None,
+    **options: Unpack[MemmapOptions],
 ) -> Any:
     """Save a tensordict, replace its entries by mapped ones and lock it.
 
@@ -142,31 +121,18 @@ def memmap_(
     >>> memmap_(td) is td, td.is_memmap(), td.is_locked
     (True, True, True)
     """
-    options = SaveOptions(
-        copy_existing=copy_existing,
-        num_threads=num_threads,
-        existsok=existsok,
-        atomic=atomic,
-        durable=durable,
-        checksum=checksum,
-        format=format,
-    )
-    return _memmap(td, prefix, options, in_place=True, early=return_early, pbar=pbar, share=share_non_tensor)
+    chosen = SaveOptions.of("memmap_", MemmapOptions, options, copy_existing=copy_existing)
+    return _memmap(td, prefix, chosen, options, in_place=True, early=return_early)
 
 
+@with_options(MemmapLikeOptions, DEFAULTS)
 def memmap_like(
     td: Any,
     prefix: str | os.PathLike[str] | None = None,
     *,
     copy_existing: bool = False,
-    existsok: bool = True,
-    num_threads: int | None = None,
     return_early: bool = False,
-    share_non_tensor: bool = False,
-    robust_key: bool | None = None,
-    archive: bool | None = None,
-    format: str | None = None,
-    reserve: bool = False,
+    **options: Unpack[MemmapLikeOptions],
 ) -> Any:
     """Return a mapped tensordict of the same structure, filled with zeros.
 
@@ -182,34 +148,18 @@ def memmap_like(
     >>> data.batch_size, data["image"].shape, data["image"].max()
     (torch.Size([1000]), torch.Size([1000, 3, 4]), tensor(0.))
     """
-    options = SaveOptions(
-        num_threads=num_threads, existsok=existsok, format=format, archive=archive, like=True, reserve=reserve
-    )
-    return _memmap(td, prefix, options, early=return_early, share=share_non_tensor)
+    chosen = SaveOptions.of("memmap_like", MemmapLikeOptions, options, like=True)
+    return _memmap(td, prefix, chosen, options, early=return_early)
 
 
+@with_options(RankSaveOptions, DEFAULTS)
 def save(
     data: Any,
     prefix: str | os.PathLike[str],
     *,
     copy_existing: bool = True,
-    num_threads: int | None = None,
     return_early: bool = False,
-    share_non_tensor: bool = False,
-    existsok: bool = True,
-    robust_key: bool | None = None,
-    archive: bool | None = None,
-    compression: Any = None,
-    atomic: bool = True,
-    durable: bool = False,
-    checksum: bool = False,
-    pbar: bool | None = None,
-    format: str | None = None,
-    shard_size: int | None = None,
-    group: Any = None,
-    placements: Any = None,
-    timeout: float | None = None,
-    pending: str = "wait",
+    **options: Unpack[RankSaveOptions],
 ) -> Any:
     """Write a tensordict to a folder, a file or a URL without mapping it; the arguments are those of `memmap`.
 
@@ -239,30 +189,11 @@ def save(
     >>> save(td, "saved") is td, TensorDict.load("saved")["a"].tolist()
     (True, [0, 1, 2])
     """
-    options = SaveOptions(
-        copy_existing=copy_existing,
-        num_threads=num_threads,
-        existsok=existsok,
-        atomic=atomic,
-        durable=durable,
-        checksum=checksum,
-        format=format,
-        archive=archive,
-        compression=compression,
-        shard_size=shard_size,
-        mapped=False,
-    )
-    return save_with(
-        data,
-        prefix,
-        options,
-        group=group,
-        placements=placements,
-        timeout=timeout,
-        pending=pending,
-        early=return_early,
-        pbar=pbar,
-    )
+    chosen = SaveOptions.of("save", RankSaveOptions, options, copy_existing=copy_existing, mapped=False)
+    ranks: dict[str, Any] = {
+        name: options[name] for name in ("group", "placements", "timeout", "pending") if name in options
+    }
+    return save_with(data, prefix, chosen, early=return_early, pbar=options.get("pbar"), **ranks)
 
 
 def save_with(
@@ -270,34 +201,19 @@ def save_with(
     prefix: str | os.PathLike[str],
     options: SaveOptions,
     *,
-    group: Any = None,
-    placements: Any = None,
-    timeout: float | None = None,
-    pending: str = "wait",
     early: bool = False,
     pbar: bool | None = None,
     result: Callable[[], Any] | None = None,
+    **ranks: Any,
 ) -> Any:
     """`save` with checked options.
 
     ``result`` is called once everything is saved, in the thread of the save; it returns the result of the call or of
-    its future, which by default is ``data``.
+    its future, which by default is ``data``. ``ranks`` are the arguments about a save by several ranks.
     """
-    if group is not None or has_distributed(data):
-        call = distributed_calls().save
-        return call(
-            data,
-            prefix,
-            options,
-            group=group,
-            placements=placements,
-            timeout=timeout,
-            pending=pending,
-            early=early,
-            pbar=pbar,
-            result=result,
-        )
-    if placements is not None or timeout is not None:
+    if ranks.get("group") is not None or has_distributed(data):
+        return distributed_calls().save(data, prefix, options, early=early, pbar=pbar, result=result, **ranks)
+    if ranks.get("placements") is not None or ranks.get("timeout") is not None:
         raise ValueError("placements= and timeout= are about a save by several ranks; pass group= too")
     result = result or (lambda: data)
     if is_remote(prefix):
@@ -330,13 +246,13 @@ def _memmap(
     data: Any,
     path: Any,
     options: SaveOptions,
+    keywords: Mapping[str, Any],
     *,
     in_place: bool = False,
     early: bool = False,
-    pbar: bool | None = None,
-    share: bool = False,
 ) -> Any:
     """Save and return a mapped tensordict, or map the tensordict itself; without a path in shared memory."""
+    share = keywords.get("share_non_tensor", False)
 
     def result(writer: Any) -> Any:
         td = writer.fill() if in_place else data._mapped(writer.mapped())
@@ -349,7 +265,7 @@ def _memmap(
             _share, data, in_place=in_place, like=options.like, reserve=options.reserve, values=share
         )
         return SaveFuture(lambda progress, cancelled: make(), 0) if early else make()
-    return job.save(lambda: _writer(data, path, options), result, early=early, pbar=pbar)
+    return job.save(lambda: _writer(data, path, options), result, early=early, pbar=keywords.get("pbar"))
 
 
 def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
+from tensordict_core.extension import check_options
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, format_by_name
 from tensordict_memmap.remote.urls import is_remote, local_path
 
-__all__ = ["SHARED_MEMORY", "SaveOptions", "check_local"]
+__all__ = ["DEFAULTS", "SHARED_MEMORY", "SaveOptions", "check_local"]
 
 FORMATS = (TREE, SAFETENSORS)
 SHARED_MEMORY = "shared memory"
@@ -47,6 +50,22 @@ class SaveOptions:
     like: bool = False
     reserve: bool = False
     mapped: bool = True
+
+    @classmethod
+    def of(cls, name: str, known: Any, keywords: Mapping[str, Any], **own: Any) -> Self:
+        """Return the options among the keyword arguments of a public function.
+
+        Args:
+            name: the name of the function, for errors.
+            known: the `TypedDict` of its keyword arguments.
+            keywords: the keyword arguments of the call.
+            **own: options that the function sets itself.
+
+        Raises:
+            TypeError: A keyword argument is unknown.
+        """
+        check_options(name, keywords, known)
+        return cls(**own, **{key: value for key, value in keywords.items() if key in _NAMES})
 
     def format_for(self, path: str | os.PathLike[str] | None) -> str:
         """Return the format of a save: ``"tree"``, ``"safetensors"``, ``"archive"``, or shared memory without a path.
@@ -90,3 +109,13 @@ class SaveOptions:
             return ARCHIVE
         found = format_by_name(os.fspath(path))
         return TREE if found == ARCHIVE and self.archive is False else found
+
+
+_NAMES = frozenset(field.name for field in fields(SaveOptions))
+
+DEFAULTS: dict[str, Any] = {
+    **{field.name: field.default for field in fields(SaveOptions)},
+    **{"share_non_tensor": False, "robust_key": None, "pbar": None},
+    **{"group": None, "placements": None, "timeout": None, "pending": "wait"},
+}
+"""The defaults of the keyword arguments of public functions."""

@@ -42,7 +42,7 @@ class MemmapOptions(_FileOptions, total=False):
     atomic: bool
     durable: bool
     checksum: bool
-    pbar: bool
+    pbar: bool | None
 
 
 class SaveOptions(MemmapOptions, total=False):
