@@ -367,7 +367,7 @@ class Node:
         """
         out = None
         for key, value in self._items():
-            if isinstance(value, Node):
+            if type(value) is not Tensor and isinstance(value, Node):
                 solid = value._solid()
                 if solid is not value:
                     out = self._clone(False) if out is None else out

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorDict"]
 
 _PLAIN = frozenset((Tensor,))
+_clone_all: Callable[[list[Tensor]], Sequence[Tensor]] | None = getattr(torch, "_foreach_clone", None)
 
 
 class TensorDict(TensorDictBase):
@@ -380,7 +381,7 @@ class TensorDict(TensorDictBase):
             names = names_or_none(names[:dim] + names[dim + 1 :])
         meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device, names)
         make = self._make
-        return tuple(make({key: column[i] for key, column in columns.items()}, meta) for i in range(size[dim]))
+        return tuple([make(dict(zip(columns, row, strict=True)), meta) for row in _rows(columns, size[dim])])
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
         try:
@@ -403,13 +404,14 @@ class TensorDict(TensorDictBase):
         before, after = old.batch_size[:dim], old.batch_size[dim + 1 :]
         metas = {n: old.resized(torch.Size((*before, n, *after)), old.names) for n in set(sizes)}
         make = self._make
-        return [make({key: column[i] for key, column in columns.items()}, metas[n]) for i, n in enumerate(sizes)]
+        rows = zip(sizes, _rows(columns, len(sizes)), strict=True)
+        return [make(dict(zip(columns, row, strict=True)), metas[n]) for n, row in rows]
 
     # life ------------------------------------------------------------------------------------------------------------
 
     def _clone(self, recurse: bool) -> Self:
         if recurse:
-            entries = {
+            entries = self._cloned() or {
                 key: torch.clone(value) if type(value) is Tensor or not isinstance(value, Node) else value._clone(True)
                 for key, value in self._entries.items()
             }
@@ -419,6 +421,21 @@ class TensorDict(TensorDictBase):
                 for key, value in self._entries.items()
             }
         return self._make(entries, self._meta)
+
+    def _cloned(self) -> dict[str, Any] | None:
+        """Return copies of the entries, made by one call; ``None`` unless all are plain tensors."""
+        entries = self._entries
+        if _clone_all is None or not entries or not may_fuse() or not _PLAIN.issuperset(map(type, entries.values())):
+            return None
+        try:
+            return dict(zip(entries, _clone_all([*entries.values()]), strict=True))
+        except RuntimeError:  # torch refuses integers together with leaves that require gradients
+            return None
+
+
+def _rows(columns: dict[str, Sequence[Any]], count: int) -> Iterable[tuple[Any, ...]]:
+    """Return the parts of all columns at each of ``count`` positions."""
+    return zip(*columns.values(), strict=True) if columns else [()] * count
 
 
 containers.dense = TensorDict

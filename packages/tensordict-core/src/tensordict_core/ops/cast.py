@@ -32,11 +32,26 @@ _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 """The types of leaves that `as_tensor` keeps."""
 
 
+_CONVERT: dict[torch.dtype, Callable[[Tensor], Tensor]] = {
+    torch.float64: Tensor.double,
+    torch.float32: Tensor.float,
+    torch.float16: Tensor.half,
+    torch.bfloat16: Tensor.bfloat16,
+    torch.int64: Tensor.long,
+    torch.int32: Tensor.int,
+    torch.int16: Tensor.short,
+    torch.int8: Tensor.char,
+    torch.uint8: Tensor.byte,
+    torch.bool: Tensor.bool,
+}
+"""Methods that do the same as ``to`` for one dtype and take half as long to call."""
+
+
 def _cast_leaves(td: Any, leaves: list[Tensor], dtype: Any, cast_filter: CastFilter | None) -> list[Tensor]:
     """Return ``leaves`` cast to a dtype, except those whose leaf of ``td`` the filter rejects."""
     if cast_filter is None:
-        # type() does the same as to() and is faster to call
-        return [leaf.type(dtype) for leaf in leaves]
+        convert = _CONVERT.get(dtype)
+        return [leaf.type(dtype) for leaf in leaves] if convert is None else [convert(leaf) for leaf in leaves]
     chosen = [cast_filter(*pair) for pair in zip(td._leaf_keys(), td._leaves(), strict=True)]
     return [leaf.type(dtype) if is_cast else leaf for leaf, is_cast in zip(leaves, chosen, strict=True)]
 

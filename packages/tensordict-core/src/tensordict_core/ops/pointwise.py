@@ -18,7 +18,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.tracing import may_fuse
-from tensordict_core.ops.factories.methods import binary, scaled, unary
+from tensordict_core.ops.factories.methods import binary, of_columns, scaled, unary
 from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, grown, match, over_batch_size, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
@@ -428,7 +428,7 @@ def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: A
     leaves = td._leaves()
     operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
     how = _widest(td, broadcast_how(td, other1, SAME), broadcast_how(td, other2, SAME))
-    return td._rebuild(iter([leaf(*column, **kwargs) for column in zip(leaves, *operands, strict=True)]), how)
+    return td._rebuild(iter(of_columns(name, leaf, [leaves, *operands], kwargs)), how)
 
 
 def _widest(td: Node, one: How, other: How) -> How:
@@ -448,8 +448,7 @@ def _widest(td: Node, one: How, other: How) -> How:
 def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     leaves = td._leaves()
     operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
-    for column in zip(leaves, *operands, strict=True):
-        leaf(*column, **kwargs)
+    of_columns(name, leaf, [leaves, *operands], kwargs)
     return td._changed(leaves)
 
 

@@ -95,9 +95,8 @@ class Access(Node):
             return default
         raise errors.missing_key(key, self._keys(), type(self).__name__)
 
-    def _get_path_value(self, key: tuple[Any, ...]) -> Any:
+    def _get_path_value(self, path: tuple[str, ...]) -> Any:
         """Return the value under a nested key, non-tensor data unwrapped."""
-        path = unravel_key_to_tuple(key)
         holder: Any = self
         node: Any = self
         for depth, name in enumerate(path):
@@ -121,7 +120,7 @@ class Access(Node):
         value = self.get(key, NO_DEFAULT if default is NO_DEFAULT else None)
         if value is None:
             return default
-        return self._get_path_value((key,)) if isinstance(value, Node) else value
+        return self._get_path_value(unravel_key_to_tuple(key)) if isinstance(value, Node) else value
 
     def get_item_shape(self, key: NestedKey) -> Any:
         """Return the shape of an entry without reading it; -1 for sizes that differ between lazy stack elements.

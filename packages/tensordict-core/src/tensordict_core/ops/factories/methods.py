@@ -20,7 +20,7 @@ from tensordict_core.ops.factories.operands import broadcast_how, complete, matc
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, UnaryMethod
 
-__all__ = ["binary", "scaled", "unary"]
+__all__ = ["binary", "of_columns", "scaled", "unary"]
 
 N = TypeVar("N", bound=Node)
 
@@ -100,8 +100,7 @@ def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tenso
             td, other = complete(td, other, default)
         elif (pairs := td._pairs(other)) is not None:
             return td, *pairs, False, broadcast_how(td, other, SAME)
-    if isinstance(other, Node | Tensor):
-        td = spread(td, other)
+    td = spread(td, other)
     leaves = td._leaves()
     operands, scalar = match(name, td, leaves, other)
     return td, leaves, operands, scalar, broadcast_how(td, other, SAME)
@@ -120,6 +119,29 @@ def _run(
     if scalar:
         return [leaf(tensor, operands, **kwargs) for tensor in leaves]
     return [leaf(tensor, operand, **kwargs) for tensor, operand in zip(leaves, operands, strict=True)]
+
+
+def of_columns(
+    name: str, leaf: Callable[..., Tensor], columns: list[list[Any]], kwargs: dict[str, Any]
+) -> list[Tensor]:
+    """Return the results of a function of several operands, by one call for all leaves where torch has it.
+
+    Args:
+        name: The name of the function; its fused form is ``_foreach_<name>``.
+        leaf: The function of one leaf.
+        columns: The leaves, then the operands of each place in the order of the leaves: tensors or numbers.
+        kwargs: Further arguments.
+    """
+    if columns[0] and may_fuse():
+        try:
+            results: Any = getattr(torch, "_foreach_" + name)(*columns, **kwargs)
+            return list(columns[0] if results is None else results)
+        except TypeError:  # an operand is of no type that the fused function takes
+            pass
+        except RuntimeError as error:
+            if not _refused(error):
+                raise
+    return [leaf(*column, **kwargs) for column in zip(*columns, strict=True)]
 
 
 def _binary_methods(

@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 
+_NUMBERS = frozenset((bool, int, float))
+"""The usual types of operands that apply to every leaf; the tests for tensors take ten times as long as this one."""
+
+
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
     """Return the tensor ``other``, aligned with the batch dimensions, once per leaf."""
     if other.ndim == 0:
@@ -79,6 +83,8 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
         KeyError: ``other`` is a tensordict with other leaves.
         TypeError: ``other`` cannot be an operand.
     """
+    if type(other) in _NUMBERS:
+        return other, True
     if isinstance(other, Node):
         if isinstance(other, Tensor):  # an unbatched one, which is an operand as any other
             tensor: Any = other
@@ -148,6 +154,8 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
 
     The result of an operand that is a tensor with dimensions is not locked, as in the reference.
     """
+    if type(other) in _NUMBERS:
+        return how
     size = td._meta.batch_size
     is_node = isinstance(other, Node) and not isinstance(other, Tensor)
     if is_node:
@@ -180,6 +188,8 @@ def spread(td: Any, other: Any) -> Any:
 
     A lazy stack keeps its elements apart: their number cannot grow, and each takes its part of the operand.
     """
+    if type(other) in _NUMBERS:
+        return td
     size = td._meta.batch_size
     is_node = isinstance(other, Node)
     theirs = other._meta.batch_size if is_node else other.shape if isinstance(other, Tensor) else size
