@@ -25,9 +25,12 @@ def main() -> int:
     parser.add_argument("--show", type=int, default=30)
     parser.add_argument("--all", action="store_true", help="show known differences too")
     parser.add_argument("--row", default="", help="show calls that rows explain which start with this")
+    parser.add_argument("--device", default="cpu", help="where the programs make their tensors")
     parser.add_argument("--write", action="store_true", help="add what is found to open_differences.txt")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.device != "cpu":
+        torch.set_default_device(given.device)
     sys.tracebacklimit = 0  # what the reference does inside is not looked at
     start = time.time()
     known = open_clusters()
