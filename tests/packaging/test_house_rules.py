@@ -112,3 +112,30 @@ def test_the_scan_finds_exceptions_without_a_reason(line: str, bare: bool) -> No
 )
 def test_the_scan_finds_skips_without_a_reason(line: str, count: int) -> None:
     assert len(list(unexplained_skips(ast.parse(line)))) == count
+
+
+# Functions of torch that make a tensor on the default device, which a program may set to a GPU.
+MAKERS = frozenset(
+    {"tensor", "as_tensor", "arange", "zeros", "ones", "full", "empty", "eye", "linspace", "rand", "randn", "randperm"}
+)
+# New tensors of a user, which belong on the default device, and stand-ins whose device does not matter.
+ON_THE_DEFAULT_DEVICE = {
+    "tensordict_class/casting.py": 1,  # the value of a field
+    "tensordict_core/containers/unbatched.py": 3,  # instances that hold another tensor
+    "tensordict_core/ops/creation.py": 1,  # new_tensor
+    "tensordict_core/ops/io/parse.py": 1,  # a tensordict of a text
+    "tensordict_core/torch_api/pytree.py": 1,  # a stand-in for vmap
+}
+
+
+def test_tensors_of_the_library_name_their_device() -> None:
+    found: Counter[str] = Counter()
+    for path in sources():
+        name = shown(path)
+        if not name.startswith("packages/") or "/testing/" in name:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"torch.{maker}" for maker in MAKERS}:
+                named = {keyword.arg for keyword in node.keywords}
+                found[name.partition("/src/")[2]] += not named & {"device", None}  # None: **options
+    assert +found == Counter(ON_THE_DEFAULT_DEVICE)

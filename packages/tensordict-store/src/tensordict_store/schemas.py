@@ -46,5 +46,5 @@ def from_schema(
     if filename is None:
         raise TypeError(f"from_schema(storage={storage!r}) makes a file and needs its name; pass filename=")
     shapes = TensorDict.from_schema(schema, batch_size=batch_size, device="meta")
-    zeros = shapes.apply(lambda leaf: torch.zeros((), dtype=leaf.dtype).expand(leaf.shape), device="cpu")
+    zeros = shapes.apply(lambda leaf: torch.zeros((), dtype=leaf.dtype, device="cpu").expand(leaf.shape), device="cpu")
     return PersistentTensorDict.from_dict(zeros, filename, backend=storage, device=device, **kwargs)

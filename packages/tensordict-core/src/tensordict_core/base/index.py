@@ -32,13 +32,13 @@ def _advanced(part: Any) -> Any:
         # a 0-d bool tensor adds a dimension, like a Python bool
         return bool(part) if not part.ndim and part.dtype in (torch.bool, torch.uint8) else part
     if isinstance(part, np.ndarray):
-        return _advanced(torch.as_tensor(part))
+        return _advanced(torch.as_tensor(part, device="cpu"))
     if isinstance(part, range):
-        return torch.arange(part.start, part.stop, part.step)
+        return torch.arange(part.start, part.stop, part.step, device="cpu")
     if isinstance(part, list):
         if part and isinstance(part[0], str):
             raise errors.keys_as_index(part)
-        return torch.tensor(part, dtype=torch.long) if not part else torch.as_tensor(part)
+        return torch.tensor(part, dtype=torch.long, device="cpu") if not part else torch.as_tensor(part, device="cpu")
     if isinstance(part, _NUMPY_SCALARS):
         return part.item()
     return part
@@ -320,21 +320,21 @@ class Index:
         added = tuple(None if part is None or isinstance(part, bool) else slice(None) for part in self.parts)
         first = Index(added, self.batch_size)
         chosen = tuple(
-            slice(None) if part is None else torch.arange(int(part)) if isinstance(part, bool) else part
+            slice(None) if part is None else torch.arange(int(part), device="cpu") if isinstance(part, bool) else part
             for part in self.parts
         )
         return first, Index(chosen, first.size)
 
     def positions(self) -> Index:
         """Return an equal index of tensors: one of the result's shape for each batch dimension."""
-        numbers = torch.arange(self.batch_size.numel()).reshape(self.batch_size)[self.idx]
+        numbers = torch.arange(self.batch_size.numel(), device="cpu").reshape(self.batch_size)[self.idx]
         return Index(tuple(torch.unravel_index(numbers, self.batch_size)), self.batch_size)
 
     def then(self, index: Index) -> Index:
         """Compose this index with one of its result: ``x[self][index]`` is ``x[self.then(index)]``."""
         parts = _composed(self, index) if self.gives_views and index.gives_views else None
         if parts is None:
-            numbers = torch.arange(self.batch_size.numel()).reshape(self.batch_size)[self.idx][index.idx]
+            numbers = torch.arange(self.batch_size.numel(), device="cpu").reshape(self.batch_size)[self.idx][index.idx]
             parts = torch.unravel_index(numbers, self.batch_size)
         return Index(parts, self.batch_size)
 

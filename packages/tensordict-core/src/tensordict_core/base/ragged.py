@@ -53,7 +53,7 @@ def leaf_part(leaf: Tensor, idx: Any) -> Tensor:
     if first is None or isinstance(first, int):
         return leaf[idx]
     components = leaf.unbind()
-    rows = torch.arange(len(components))[first]
+    rows = torch.arange(len(components), device="cpu")[first]
     if rest or rows.ndim != 1:
         return leaf[idx]
     return _of([components[i] for i in rows.tolist()], leaf)

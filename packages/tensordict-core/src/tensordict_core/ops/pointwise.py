@@ -418,7 +418,9 @@ def _reflected(td: Td, name: str, function: Any, other: Any) -> Td:
     leaves = td._leaves()
     operands = _operand_of_each(name, td, leaves, other)
     if function is torch.floor_divide:  # which takes no number first
-        operands = [operand if isinstance(operand, Tensor) else torch.tensor(operand) for operand in operands]
+        operands = [
+            operand if isinstance(operand, Tensor) else torch.tensor(operand, device="cpu") for operand in operands
+        ]
     results = [function(operand, leaf) for operand, leaf in zip(operands, leaves, strict=True)]
     return td._rebuild(iter(results), broadcast_how(td, other, SAME))
 

@@ -400,7 +400,7 @@ def _has_size(value: Any) -> bool:
 def _addresses(node: Any, storage: bool) -> Any:
     """Return the address of a tensor, or those of a node's leaves; ``None`` for non-tensor values."""
     if is_leaf_tensor(node):
-        return torch.tensor(node.untyped_storage().data_ptr() if storage else node.data_ptr())
+        return torch.tensor(node.untyped_storage().data_ptr() if storage else node.data_ptr(), device="cpu")
     if node._is_opaque:
         return None if node._is_non_tensor else _addresses(node._tensor, storage)
     inmost = node._inmost()

@@ -162,7 +162,7 @@ def _stack(samples: list[Any]) -> Any:
         return maybe_dense_stack(samples)
     n = len(samples)
     places = slots_of([column[0].expand(n, *column[0].shape) for column in columns])
-    buffer = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(packed_size(places)))
+    buffer = torch.empty(0, dtype=torch.uint8, device="cpu").set_(torch.UntypedStorage._new_shared(packed_size(places)))
     how = How(size=lambda size: torch.Size((n, *size)), names=lambda own: None if own is None else (None, *own))
     result = unpack(first._rebuild(iter(places), how), buffer)
     for column, leaf in zip(columns, result._leaves(), strict=True):

@@ -197,7 +197,7 @@ def _unique_values(key: NestedKey, entry: Any) -> tuple[list[Any], Tensor]:
             "sorted"
         ) from None
     positions = {value: i for i, value in enumerate(values)}
-    return values, torch.tensor([positions[row] for row in rows], dtype=torch.int64)
+    return values, torch.tensor([positions[row] for row in rows], dtype=torch.int64, device="cpu")
 
 
 def _hashable(value: Any) -> Any:

@@ -115,7 +115,7 @@ class Column:
             if data >= end:
                 return
             count = min(JOB_BYTES, end - data)
-            zeros = torch.zeros(count, dtype=torch.uint8)
+            zeros = torch.zeros(count, dtype=torch.uint8, device="cpu")
             with self.error_context():
                 syscalls.write_at(self.fd, zeros.data_ptr(), count, data)
             position = data + count

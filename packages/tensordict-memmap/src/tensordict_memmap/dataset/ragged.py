@@ -83,7 +83,7 @@ class RaggedWriter:
 
     def shapes(self, lengths: torch.Tensor) -> torch.Tensor:
         """Return the shapes of rows of some lengths."""
-        row = torch.tensor(self.state.row, dtype=torch.int64)
+        row = torch.tensor(self.state.row, dtype=torch.int64, device="cpu")
         return torch.cat([lengths[:, None], row.expand(len(lengths), -1)], 1)
 
     def sync(self) -> None:
@@ -136,7 +136,9 @@ def match_ragged(leaf: Leaf, state: RaggedState, value: Any, number: int, *, one
     if state.kind != encoding.TENSOR:
         documents = [encoding.encode(state.kind, item, where) for item in _values(value, number, one, where)]
         data = np.frombuffer(bytearray(b"".join(documents)), np.uint8)
-        return RaggedRows(torch.from_numpy(data), torch.tensor([len(item) for item in documents], dtype=torch.int64))
+        return RaggedRows(
+            torch.from_numpy(data), torch.tensor([len(item) for item in documents], dtype=torch.int64, device="cpu")
+        )
     if isinstance(value, torch.Tensor) and value.is_nested and not one:
         jagged: Any = value  # torch annotates no methods of nested tensors
         if value.layout is torch.jagged and jagged.lengths() is None and isinstance(value.shape[1], torch.SymInt):
@@ -154,8 +156,8 @@ def match_ragged(leaf: Leaf, state: RaggedState, value: Any, number: int, *, one
         raise ValueError(f"{where} is {type(value).__name__} where the saved rows have a ragged tensor; convert it")
     _check_rows(leaf, state, parts, where)
     _check_number(len(parts), number, where)
-    lengths = torch.tensor([len(part) for part in parts], dtype=torch.int64)
-    values = torch.cat(parts) if parts else torch.empty((0, *state.row), dtype=leaf.dtype)
+    lengths = torch.tensor([len(part) for part in parts], dtype=torch.int64, device="cpu")
+    values = torch.cat(parts) if parts else torch.empty((0, *state.row), dtype=leaf.dtype, device="cpu")
     return RaggedRows(values.contiguous(), lengths)
 
 
@@ -229,7 +231,7 @@ class RaggedReader:
         self.offsets = np.zeros(rows + 1, np.int64)
         np.cumsum(read_lengths(root, leaf, rows), out=self.offsets[1:])
         total = int(self.offsets[-1])
-        self.values = torch.empty((total, *state.row), dtype=leaf.dtype)
+        self.values = torch.empty((total, *state.row), dtype=leaf.dtype, device="cpu")
         if not self.values.numel():
             return
         with Descriptor(os.open, self.path, os.O_RDONLY | syscalls.BINARY | syscalls.NO_LINK) as file:
@@ -266,8 +268,8 @@ class RaggedReader:
         """Return rows, given as by `parts`, as a jagged tensor or a stack of values."""
         if self.state.kind != encoding.TENSOR:
             return NonTensorStack(*map(NonTensorData, parts))
-        offsets = torch.zeros(len(parts) + 1, dtype=torch.int64)
-        torch.cumsum(torch.tensor([len(part) for part in parts], dtype=torch.int64), 0, out=offsets[1:])
+        offsets = torch.zeros(len(parts) + 1, dtype=torch.int64, device="cpu")
+        torch.cumsum(torch.tensor([len(part) for part in parts], dtype=torch.int64, device="cpu"), 0, out=offsets[1:])
         values = torch.cat(parts) if parts else self.values[:0].clone()
         return torch.nested.nested_tensor_from_jagged(values, offsets)
 

@@ -147,7 +147,7 @@ class RemoteRows:
         rows = row_numbers(index, len(self))
         if isinstance(rows, int):
             with explained(self.url):
-                return self._read(torch.tensor([rows]), partial(self._copy_row, rows))
+                return self._read(torch.tensor([rows], device="cpu"), partial(self._copy_row, rows))
         return self._batch(rows)
 
     def __getitems__(self, indices: Any) -> Any:
@@ -159,7 +159,11 @@ class RemoteRows:
             found = self.blocks.read_present(numbers, partial(self.rows.fixed.__getitems__, numbers))
             if found is not None:
                 return found
-        return self[indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)]
+        return self[
+            indices
+            if isinstance(indices, torch.Tensor)
+            else torch.tensor(list(indices), dtype=torch.int64, device="cpu")
+        ]
 
     def _batch(self, rows: torch.Tensor) -> Any:
         with explained(self.url):

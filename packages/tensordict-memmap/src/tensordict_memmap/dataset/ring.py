@@ -83,7 +83,11 @@ class RingRows:
 
     def __getitems__(self, indices: Any) -> Any:
         """Return copies of the rows of a batch."""
-        return self[indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)]
+        return self[
+            indices
+            if isinstance(indices, torch.Tensor)
+            else torch.tensor(list(indices), dtype=torch.int64, device="cpu")
+        ]
 
     def write(self, index: Any, value: Any) -> None:
         """Overwrite rows by position, in place."""

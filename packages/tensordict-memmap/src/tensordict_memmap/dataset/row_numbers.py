@@ -31,12 +31,16 @@ def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
             raise IndexError(f"row {number} is not one of {rows} rows; check the index")
         return number % rows
     if isinstance(index, slice):
-        return torch.arange(*index.indices(rows)) if (index.step or 1) > 0 else torch.tensor(range(rows)[index])
+        return (
+            torch.arange(*index.indices(rows), device="cpu")
+            if (index.step or 1) > 0
+            else torch.tensor(range(rows)[index], device="cpu")
+        )
     if isinstance(index, list | range):
-        index = torch.tensor(list(index), dtype=torch.bool if _are_bools(index) else torch.int64)
+        index = torch.tensor(list(index), dtype=torch.bool if _are_bools(index) else torch.int64, device="cpu")
     try:
-        index = torch.as_tensor(index)
-        found = index.to("cpu", torch.int64) if index.dtype in _INTEGERS else torch.arange(rows)[index]
+        index = torch.as_tensor(index, device="cpu")
+        found = index.to("cpu", torch.int64) if index.dtype in _INTEGERS else torch.arange(rows, device="cpu")[index]
         low, high = torch.aminmax(found) if found.numel() else (0, -1)
         if low < -rows or high >= rows:
             raise IndexError(f"row {int(low if low < -rows else high)} is not one of them")

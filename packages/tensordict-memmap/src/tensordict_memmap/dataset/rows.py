@@ -92,7 +92,7 @@ class Rows:
         if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
             key = (index,) if isinstance(index, str) else index
             if key in self.ragged:
-                return self._shown(self.ragged[key].take(torch.arange(len(self))))
+                return self._shown(self.ragged[key].take(torch.arange(len(self), device="cpu")))
             return self.fixed[index]
         rows = row_numbers(index, len(self))
         return self._row(rows) if isinstance(rows, int) else self._batch(rows)

@@ -37,7 +37,7 @@ def plan_rows(like: Any, ragged: Sequence[Key]) -> tuple[Node, dict[str, RaggedS
         like = like.clone(recurse=True) if like.is_locked else like.clone(recurse=False)
         for path in paths:
             size = _entry(like, path[:-1]).batch_size
-            like.set(path, torch.zeros(size))  # a leaf in its place, which `_ragged_leaf` replaces
+            like.set(path, torch.zeros(size, device="cpu"))  # a leaf in its place, which `_ragged_leaf` replaces
     with set_capture_non_tensor_stack(True):  # one value for all rows, not a list of them
         node = plan(stack([like])[:0])
     for leaf in leaves(node):

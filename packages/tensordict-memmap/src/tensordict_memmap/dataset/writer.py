@@ -303,7 +303,7 @@ class Writer:
             if ragged is not None:
                 ragged.end = int(read_lengths(self.root, leaf, kept).sum()) * ragged.element_bytes
                 if rows > kept:
-                    lengths = torch.zeros(rows - kept, dtype=torch.int64)
+                    lengths = torch.zeros(rows - kept, dtype=torch.int64, device="cpu")
                     write_rows([column], [ragged.shapes(lengths)], kept, None)
 
     def reserve(self, rows: int) -> None:

@@ -140,7 +140,7 @@ class Described:
         for tensor, name in enumerate(assignment.names):
             dtype, shape = assignment.kind(tensor)
             # a stand-in without memory, so that formats describe it as any other
-            source = torch.empty((), dtype=dtype).expand(shape)
+            source = torch.empty((), dtype=dtype, device="cpu").expand(shape)
             leaves.append(Leaf((), "", dtype, shape, source=source))
             self._put(paths[name], leaves[-1])
         self._numbers = {id(leaf): number for number, leaf in enumerate(leaves)}

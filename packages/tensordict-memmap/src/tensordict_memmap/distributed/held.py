@@ -61,7 +61,7 @@ class Held:
         tie = (memory, tuple(source.shape), source.placements) if memory is not None else id(source)
         first = self._stand_ins.get(tie)
         if first is None:
-            first = self._stand_ins[tie] = torch.empty((), dtype=leaf.dtype).expand(source.shape)
+            first = self._stand_ins[tie] = torch.empty((), dtype=leaf.dtype, device="cpu").expand(source.shape)
         self._keep(leaf, first, parts_of(source, leaf.key))
 
     def _keep(self, leaf: Leaf, stand_in: torch.Tensor, parts: list[Part]) -> None:
@@ -154,7 +154,7 @@ class Held:
             assert source is not None
             shape = (*leaf.shape[:dim], total, *leaf.shape[dim + 1 :])
             offset = (0,) * dim + (start,) + (0,) * (len(shape) - dim - 1)
-            stand_in = torch.empty((), dtype=leaf.dtype).expand(shape)
+            stand_in = torch.empty((), dtype=leaf.dtype, device="cpu").expand(shape)
             self._keep(leaf, stand_in, [(Box(offset, tuple(source.shape)), source.detach())])
         for node, total in zip(batched, totals[len(self._split) :], strict=True):
             node.batch_size = (*node.batch_size[:dim], total, *node.batch_size[dim + 1 :])

@@ -152,7 +152,7 @@ def _empty_local(target: DTensor, dtype: torch.dtype, key: Path) -> torch.Tensor
         size = list(target.to_local().shape)
     for box, start in boxes:
         size = [max(n, first + count) for n, first, count in zip(size, start, box.size, strict=True)]
-    return torch.empty(size, dtype=dtype)
+    return torch.empty(size, dtype=dtype, device="cpu")
 
 
 class _Replaced(Exception):
@@ -189,7 +189,7 @@ class BoxReader:
             self.copies.append((out, source[box.slices()]))
             return True
         direct = out.is_cpu and out.dtype == source.dtype and out.is_contiguous()
-        block = out if direct else torch.empty(box.size, dtype=source.dtype)
+        block = out if direct else torch.empty(box.size, dtype=source.dtype, device="cpu")
         self.reads.append(Read(leaf.key, saved, box, block))
         self._sources.append(source)
         if not direct:

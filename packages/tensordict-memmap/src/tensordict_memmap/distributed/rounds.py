@@ -98,15 +98,15 @@ class Link:
 
     def send(self, message: bytes, to: int, *, tag: int = 0) -> None:
         """Send a message to the rank with a place in the team."""
-        self._move(torch.tensor([len(message)], dtype=torch.int64), to, tag, sends=True)
+        self._move(torch.tensor([len(message)], dtype=torch.int64, device="cpu"), to, tag, sends=True)
         if message:
             self._move(torch.frombuffer(bytearray(message), dtype=torch.uint8), to, tag, sends=True)
 
     def receive(self, source: int, timeout: float | None = None, *, tag: int = 0) -> bytes:
         """Receive a message from the rank with a place in the team."""
-        size = torch.zeros(1, dtype=torch.int64)
+        size = torch.zeros(1, dtype=torch.int64, device="cpu")
         self._move(size, source, tag, timeout)
-        message = torch.empty(int(size), dtype=torch.uint8)
+        message = torch.empty(int(size), dtype=torch.uint8, device="cpu")
         if message.numel():
             self._move(message, source, tag, timeout)
         return message.numpy().tobytes()

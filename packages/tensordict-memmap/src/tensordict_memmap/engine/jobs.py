@@ -220,7 +220,7 @@ def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
     streams = getattr(_local, "streams", None)
     if streams is None:
         streams = _local.streams = {}
-        _local.pinned = torch.empty(JOB_BYTES, dtype=torch.uint8, pin_memory=True)
+        _local.pinned = torch.empty(JOB_BYTES, dtype=torch.uint8, pin_memory=True, device="cpu")
     stream = streams.get(chunk.device)
     if stream is None:
         stream = streams[chunk.device] = torch.cuda.Stream(chunk.device)

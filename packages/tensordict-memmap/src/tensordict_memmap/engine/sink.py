@@ -117,7 +117,7 @@ def reserve_file(fd: int, nbytes: int) -> None:
     size = os.fstat(fd).st_size
     try:
         if not syscalls.reserve(fd, 0, nbytes):  # not supported by the file system, so write zeros
-            zeros = torch.zeros(min(JOB_BYTES, max(nbytes - size, 0)), dtype=torch.uint8)
+            zeros = torch.zeros(min(JOB_BYTES, max(nbytes - size, 0)), dtype=torch.uint8, device="cpu")
             for start in range(size, nbytes, JOB_BYTES):
                 syscalls.write_at(fd, zeros.data_ptr(), min(JOB_BYTES, nbytes - start), start)
     except OSError:

@@ -222,7 +222,7 @@ class _Parser:
             if not 0 <= start <= stop <= self.nbytes:
                 raise ValueError(f"bytes {start} to {stop} of a file with {self.nbytes} bytes of tensors")
             if not size:
-                return torch.empty(shape, dtype=dtype)
+                return torch.empty(shape, dtype=dtype, device="cpu")
             if dtype is torch.complex128 and start % dtype.itemsize:  # torch's kernels would end the process
                 raise ValueError(f"complex numbers of 16 bytes start at byte {start}, which is not a multiple of 16")
             flat = torch.frombuffer(self.buffer, dtype=dtype, count=size // dtype.itemsize, offset=start)

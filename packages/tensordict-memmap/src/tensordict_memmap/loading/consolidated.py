@@ -53,7 +53,7 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
 def bytes_of(mapping: Mapping) -> torch.Tensor:
     """Return all bytes of a mapping as a tensor."""
     if not mapping.nbytes:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(mapping.buffer, dtype=torch.uint8)
 
 

@@ -66,7 +66,7 @@ def in_memory(loaded: Any) -> Any:
         elif not place.filename:
             made[id(tensor)] = tensor  # decompressed
         elif tensor.is_contiguous():
-            made[id(tensor)] = new = torch.empty(tensor.shape, dtype=tensor.dtype)
+            made[id(tensor)] = new = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             own = new.reshape(-1).view(torch.uint8).numpy().data
             wanted.append((place, place.offset + tensor.data_ptr() - place.address, own))
         else:

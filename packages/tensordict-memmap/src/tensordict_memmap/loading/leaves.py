@@ -78,7 +78,9 @@ class LeafOpener:
         self.kept = kept or {}
         self.exact = exact
         # Under a torch mode that replaces new tensors, such as FakeTensorMode, the leaves are made under that mode.
-        self.empty = type(torch.empty(0)) is not torch.Tensor or (device is not None and device.type == "meta")
+        self.empty = type(torch.empty(0, device="cpu")) is not torch.Tensor or (
+            device is not None and device.type == "meta"
+        )
         self.is_listed: Callable[[], bool] = lambda: True
         """Whether a manifest has the sizes of the files; if none has, files may be longer than their tensors."""
         self.shared: dict[Any, torch.Tensor] = {}
@@ -170,7 +172,7 @@ class LeafOpener:
 
     def _nested(self, leaf: Leaf) -> torch.Tensor:
         count, dims = leaf.shape
-        shapes = torch.zeros((0, 0), dtype=torch.int64)
+        shapes = torch.zeros((0, 0), dtype=torch.int64, device="cpu")
         if count * dims:
             document = self._document(leaf.shapes_file, count * dims * 8)
             if document is None or len(document) != count * dims * 8:
@@ -179,10 +181,10 @@ class LeafOpener:
                     f"{leaf.shapes_file} {'is missing' if document is None else f'has {len(document)}'}; restore it "
                     "or save again"
                 )
-            shapes = torch.tensor(memoryview(document).cast("q").tolist()).reshape(count, dims)
+            shapes = torch.tensor(memoryview(document).cast("q").tolist(), device="cpu").reshape(count, dims)
         elif count:  # numbers, whose shapes take no bytes
             self._map_file(leaf, f"{self.root}/{leaf.file}", count * leaf.dtype.itemsize, (count,))
-            shapes = torch.zeros((count, 0), dtype=torch.int64)
+            shapes = torch.zeros((count, 0), dtype=torch.int64, device="cpu")
         rows: list[list[int]] = shapes.tolist()
         total = sum(prod(row) for row in rows)
         possible = all(is_possible(row, leaf.dtype) for row in rows) and is_possible([total], leaf.dtype)

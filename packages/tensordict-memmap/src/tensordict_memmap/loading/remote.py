@@ -190,7 +190,7 @@ class RemoteOpener(LeafOpener):
 
     def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> torch.Tensor:
         if not nbytes:
-            return torch.empty(shape, dtype=leaf.dtype)
+            return torch.empty(shape, dtype=leaf.dtype, device="cpu")
         place = self.folder.files.get(leaf.file)
         if place is None:
             raise FileNotFoundError(

@@ -244,7 +244,7 @@ _MOST_DIMS = 32
 
 # What NumPy has it makes with its shape at once, in half the time that torch takes for a tensor over a buffer.
 _NUMPY = {
-    dtype: torch.empty(0, dtype=dtype).numpy().dtype
+    dtype: torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     for dtype in CODES
     if dtype is not torch.bfloat16 and "float8" not in str(dtype)
 }
@@ -274,7 +274,7 @@ def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Te
     for dtype, shape, nbytes in kinds:
         element = known(dtype)
         if not nbytes:
-            made.append(torch.empty(shape, dtype=dtype))
+            made.append(torch.empty(shape, dtype=dtype, device="cpu"))
         elif element is not None:
             made.append(from_numpy(ndarray(shape, element, buffer, begin)))
         else:

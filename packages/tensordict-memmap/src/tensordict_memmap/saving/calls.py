@@ -313,7 +313,7 @@ def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
 
 def _share_nested(leaf: Leaf, source: torch.Tensor, parts: list[torch.Tensor]) -> torch.Tensor:
     """Return a nested tensor with the shapes of ``source`` over the values of ``parts`` in shared memory."""
-    flat = torch.cat(parts) if parts else torch.empty(0, dtype=leaf.dtype)
+    flat = torch.cat(parts) if parts else torch.empty(0, dtype=leaf.dtype, device="cpu")
     values = MemoryMappedTensor.from_tensor(flat).as_subclass(torch.Tensor)
     rows = [list(part.shape) for part in source.unbind()]
     return nested_of(values, rows, jagged=leaf.layout == "jagged", ragged=leaf.ragged, dims=leaf.shape[1])

@@ -42,7 +42,7 @@ class HostMemory:
                 if fitting is not None:
                     return found
         del found
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned, device="cpu")
 
     def give_back(self, block: torch.Tensor) -> None:
         """Take a block back for the next save."""

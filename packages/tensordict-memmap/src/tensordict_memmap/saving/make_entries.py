@@ -56,7 +56,7 @@ def make_memmap(
     """
     dtype = dtype or torch.get_default_dtype()
     if isinstance(shape, torch.Tensor) and shape.dim() == 2:
-        rows = [torch.zeros(row, dtype=dtype) for row in shape.tolist()]
+        rows = [torch.zeros(row, dtype=dtype, device="cpu") for row in shape.tolist()]
         return _put(td, key, torch.nested.nested_tensor(rows, dtype=dtype), copy_data=True)
     size = torch.Size(shape.tolist() if isinstance(shape, torch.Tensor) else shape)
     return _put(td, key, torch.empty(size, dtype=dtype, device="meta"), copy_data=False)
@@ -100,7 +100,7 @@ def make_memmap_from_storage(
     kind = dtype or torch.get_default_dtype()
     if annotation(_node(td, key)[0], "saved_path") is None:
         return _put(td, key, MemoryMappedTensor.from_storage(storage, shape=size, dtype=kind), copy_data=True)
-    values = torch.empty(0, dtype=kind).set_(storage)[: size.numel()].view(size)
+    values = torch.empty(0, dtype=kind, device="cpu").set_(storage)[: size.numel()].view(size)
     return _put(td, key, values, copy_data=True)
 
 

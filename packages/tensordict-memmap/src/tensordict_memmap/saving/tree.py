@@ -88,7 +88,7 @@ def leaf_files(leaf: Leaf, *, like: bool = False) -> Iterator[TreeFile]:
         offset += prod(part.shape) * leaf.dtype.itemsize
     if offset:
         yield TreeFile(leaf.file, [] if like else ranges, offset, key)
-    shapes = torch.tensor([list(part.shape) for part in components], dtype=torch.int64)
+    shapes = torch.tensor([list(part.shape) for part in components], dtype=torch.int64, device="cpu")
     if shapes.numel():
         yield TreeFile(leaf.shapes_file, [FileRange(key, shapes)], shapes.nbytes, key)
 

@@ -259,7 +259,7 @@ def _take(old: Node, new: Node, fill: float | None, cast: bool) -> None:
         elif isinstance(entry, Leaf) and fill is not None:
             assert entry.source is not None
             taken = torch.full_like(entry.source, fill, device="cpu")
-            held = torch.full((), fill, dtype=entry.dtype)
+            held = torch.full((), fill, dtype=entry.dtype, device="cpu")
             if not (held.is_floating_point() or held.is_complex() or held.item() == fill):
                 raise ValueError(
                     f"entries are filled with a number that they can hold, and key {show(entry.key)} of {entry.dtype} "

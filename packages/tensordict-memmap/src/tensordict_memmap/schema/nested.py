@@ -33,14 +33,17 @@ def nested_of(
     made: torch.Tensor
     if jagged and not rows and dims:  # torch makes no such tensor from a list
         flat = values.view(0, *[0] * (dims - 1))
-        made = torch.nested.nested_tensor_from_jagged(flat, torch.zeros(1, dtype=torch.int64))
+        made = torch.nested.nested_tensor_from_jagged(flat, torch.zeros(1, dtype=torch.int64, device="cpu"))
     elif jagged and rows and has_bytes and all(row[1:] == rows[0][1:] for row in rows):
         offsets = torch.tensor([0, *(row[0] for row in rows)], device=values.device).cumsum(0)
         made = torch.nested.nested_tensor_from_jagged(values.view(int(offsets[-1]), *rows[0][1:]), offsets)
     elif not jagged and rows and has_bytes:
         strides = [[prod(row[dim + 1 :]) for dim in range(len(row))] for row in rows]
-        starts = torch.tensor([0, *counts[:-1]]).cumsum(0)
-        sizes = torch.tensor(rows, dtype=torch.int64), torch.tensor(strides, dtype=torch.int64)
+        starts = torch.tensor([0, *counts[:-1]], device="cpu").cumsum(0)
+        sizes = (
+            torch.tensor(rows, dtype=torch.int64, device="cpu"),
+            torch.tensor(strides, dtype=torch.int64, device="cpu"),
+        )
         made = torch._nested_view_from_buffer(values, *sizes, starts)
     else:
         parts = [part.view(row) for part, row in zip(torch.split(values, counts), rows, strict=True)] if rows else []
@@ -83,4 +86,4 @@ def values(nested: torch.Tensor) -> torch.Tensor:
     if nested.is_contiguous():
         return nested.detach().values()
     parts = [part.reshape(-1) for part in nested.detach().unbind()]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=nested.dtype)
+    return torch.cat(parts) if parts else torch.empty(0, dtype=nested.dtype, device="cpu")

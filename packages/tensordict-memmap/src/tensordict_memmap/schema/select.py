@@ -228,9 +228,9 @@ def row_runs(loaded: Any, rows: Rows) -> list[slice]:
     count = _count(loaded)
     index = as_index(rows, count)
     if isinstance(index, int):
-        index = torch.tensor([index % count])
+        index = torch.tensor([index % count], device="cpu")
     elif isinstance(index, slice):
-        index = torch.arange(count)[index]
+        index = torch.arange(count, device="cpu")[index]
     numbers = torch.unique(index)
     ends = (numbers.diff() != 1).nonzero()[:, 0] + 1
     return [slice(int(run[0]), int(run[-1]) + 1) for run in numbers.tensor_split(ends) if run.numel()]
@@ -266,7 +266,7 @@ def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
         if not -count <= rows < count:
             raise IndexError(f"row {rows} is out of range for {count} rows")
         return rows
-    index = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64)
+    index = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64, device="cpu")
     if index.dtype is torch.bool:
         if tuple(index.shape) != (count,):
             raise IndexError(f"the mask has shape {list(index.shape)}, and it requires [{count}], one element a row")

@@ -113,7 +113,7 @@ class Filled:
                 raise TypeError("full() is missing the value to fill with; pass fill_value")
             *size_list, fill_value = size
             size = tuple(size_list)
-        value = torch.full((), fill_value, dtype=dtype)
+        value = torch.full((), fill_value, dtype=dtype, device="cpu")
         target = _size(size, shape)
         filled = value.expand(target if isinstance(target, torch.Size) else (count_of(target),))
         return cls._make(target, value.dtype, filename, existsok, filled)

@@ -29,7 +29,7 @@ def row_numbers(tensor: torch.Tensor, index: Any) -> torch.Tensor | None:
     if isinstance(index, torch.Tensor):
         rows = index
     elif type(index) is list and index and all(type(row) is int for row in index):
-        rows = torch.tensor(index)
+        rows = torch.tensor(index, device="cpu")
     else:
         return None
     if rows.dtype.is_floating_point or rows.dtype.is_complex or rows.dtype in (torch.bool, torch.uint8):

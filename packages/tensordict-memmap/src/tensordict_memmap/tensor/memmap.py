@@ -76,7 +76,7 @@ class MemoryMappedTensor(Filled, Views):
             if dtype is None or shape is None:
                 raise TypeError("handler has neither dtype nor shape; pass both")
             return cls.from_handler(handler, dtype, shape, index)
-        tensor = source if isinstance(source, torch.Tensor) else torch.as_tensor(source)
+        tensor = source if isinstance(source, torch.Tensor) else torch.as_tensor(source, device="cpu")
         if dtype is not None:
             tensor = tensor.to(dtype)
         made = cls.from_tensor(tensor, filename=filename, shape=shape)
@@ -195,7 +195,7 @@ class MemoryMappedTensor(Filled, Views):
         if dtype in QUANTIZED:
             check_dtype(dtype)
         if count == 0:
-            plain = torch.empty(tuple(shape), dtype=dtype)
+            plain = torch.empty(tuple(shape), dtype=dtype, device="cpu")
         else:
             flat = torch.frombuffer(mapping.buffer, dtype=dtype, count=count, offset=offset)
             if stride is not None:

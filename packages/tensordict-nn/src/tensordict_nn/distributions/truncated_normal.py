@@ -219,4 +219,5 @@ class TruncatedStandardNormal(TruncatedNormal):
     """
 
     def __init__(self, a: float | Tensor, b: float | Tensor, validate_args: bool | None = None) -> None:
-        super().__init__(torch.zeros(()), torch.ones(()), a, b, validate_args)
+        device = next((bound.device for bound in (a, b) if isinstance(bound, Tensor)), None)
+        super().__init__(torch.zeros((), device=device), torch.ones((), device=device), a, b, validate_args)

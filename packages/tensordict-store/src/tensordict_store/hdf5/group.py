@@ -79,7 +79,7 @@ class H5Array(Array):
         """Return the values of the boxes of a selection, side by side."""
         self.file.check_open()
         assert self.dtype is not None
-        out = torch.empty(selection.shape, dtype=self.dtype)
+        out = torch.empty(selection.shape, dtype=self.dtype, device="cpu")
         if not out.numel():
             return out
         array = as_bits(out).numpy()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -277,7 +278,8 @@ class PersistentTensorDict(Opened, CustomContainer):
         assert isinstance(entry, Array)
         selection = select(index, entry.shape)
         if selection.residual is not None:
-            values = torch.empty(selection.shape, dtype=value.dtype) if selection.covers else entry.read(selection)
+            blank = partial(torch.empty, selection.shape, dtype=value.dtype, device="cpu")
+            values = blank() if selection.covers else entry.read(selection)
             values[selection.residual] = value.to(values.device)
             value = values
         for box, place in selection.boxes():

@@ -81,7 +81,7 @@ def _shapes(node: Any) -> TensorDict:
     out = TensorDict({}, node._meta.batch_size, names=node._meta.names)
     for key, entry in node._peek_items():
         if not isinstance(entry, Node):
-            out.set(key, torch.zeros((), dtype=entry.dtype).expand(entry.shape))
+            out.set(key, torch.zeros((), dtype=entry.dtype, device="cpu").expand(entry.shape))
         elif type(entry) is type(node):
             out.set(key, _shapes(entry))
         elif (inner := _inner(entry)) is not None:

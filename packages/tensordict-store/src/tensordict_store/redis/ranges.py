@@ -94,7 +94,7 @@ def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
             "store the entry again"
         )
     if not size:
-        return torch.empty(0, dtype=dtype)
+        return torch.empty(0, dtype=dtype, device="cpu")
     # the tensor takes the memory over
     return torch.frombuffer(bytearray(content) if isinstance(content, bytes) else content, dtype=dtype)
 

@@ -184,7 +184,7 @@ class Tree:
             commands.append(("DEL", data))
             commands.append(("SETRANGE", data, record.nbytes - 1, b"\0") if record.nbytes else ("SET", data, b""))
         elif record.shapes is not None:
-            ends = torch.tensor([0, *(shape.numel() for shape in record.shapes)]).cumsum(0)
+            ends = torch.tensor([0, *(shape.numel() for shape in record.shapes)], device="cpu").cumsum(0)
             assert record.dtype is not None
             offsets = (ends * record.dtype.itemsize).numpy().astype("<i8").tobytes()
             commands += [("SET", data, value), ("SET", f"{data}:idx", offsets)]

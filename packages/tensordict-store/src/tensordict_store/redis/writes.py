@@ -42,7 +42,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
         rest = zip(selection.box[1:], record.shape[1:], strict=True)
         if not selection.dim and selection.covers and all([side == (0, n) for side, n in rest]):
             if not selection.ordered:
-                boxes = torch.empty(selection.shape, dtype=value.dtype)
+                boxes = torch.empty(selection.shape, dtype=value.dtype, device="cpu")
                 boxes[selection.residual] = value.to("cpu")
                 value = boxes
             runs = selection.runs if record.shape else [(0, 1)]
@@ -95,7 +95,7 @@ def _put_part(rows: Tensor, start: int, shape: torch.Size, index: Index | None, 
     for dim, (low, high) in enumerate(chosen.box):
         if dim and dim != chosen.dim:
             inner = inner.narrow(dim, low, high - low)
-    places = torch.cat([torch.arange(low, high) for low, high in chosen.runs])
+    places = torch.cat([torch.arange(low, high, device="cpu") for low, high in chosen.runs])
     if not chosen.dim:
         places -= chosen.box[0][0]
     part = inner.index_select(chosen.dim, places)

@@ -240,7 +240,7 @@ class TensorDictPipe:
         if self._structure is None:
             raise ValueError("the first message has no header; connect two ends of the same version")
         if self._buffer is None or not self._consolidated:
-            self._buffer = torch.empty(self._structure.nbytes(), dtype=torch.uint8)
+            self._buffer = torch.empty(self._structure.nbytes(), dtype=torch.uint8, device="cpu")
         return self._structure
 
     async def _read_into(self, buffer: Tensor) -> None:

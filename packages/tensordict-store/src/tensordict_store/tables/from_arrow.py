@@ -150,7 +150,7 @@ class _Columns:
         lengths = self.pa.compute.list_value_length(array).fill_null(0)
         values = array.flatten()  # the values of the lists that are not null, in order
         self.check_inside(values, path)
-        offsets = torch.zeros(len(array) + 1, dtype=torch.int64)
+        offsets = torch.zeros(len(array) + 1, dtype=torch.int64, device="cpu")
         torch.cumsum(torch.from_numpy(lengths.to_numpy().astype("int64")), 0, out=offsets[1:])
         return torch.nested.nested_tensor_from_jagged(self.numbers(values), offsets)
 

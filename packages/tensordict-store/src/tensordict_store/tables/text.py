@@ -170,14 +170,16 @@ def _entry(values: list[Any], path: tuple[str, ...]) -> Any:
         return TensorDict(_fields(values, path), batch_size=[len(values)])
     kinds = {*map(type, values)}
     if kinds == {bool}:
-        return torch.tensor(values)
+        return torch.tensor(values, device="cpu")
     if kinds <= {int, float, type(None)} and kinds != {type(None)}:
         if kinds == {int}:
             try:
-                return torch.tensor(values, dtype=torch.int64)
+                return torch.tensor(values, dtype=torch.int64, device="cpu")
             except (OverflowError, RuntimeError, ValueError):  # integers of more than 64 bits
                 return NonTensorStack.from_list(values, batch_size=[len(values)])
-        return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
+        return torch.tensor(
+            [math.nan if value is None else value for value in values], dtype=torch.float64, device="cpu"
+        )
     if kinds == {list}:
         try:
             array = np.array(values)

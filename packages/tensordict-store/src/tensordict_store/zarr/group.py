@@ -130,7 +130,7 @@ def _joined(array: Any, selection: Selection, parts: list[Any]) -> Tensor:
         plain = np.require(first, dtype=first.dtype.newbyteorder("="), requirements=["C", "W", "O"])
         tensor = torch.from_numpy(plain)
         return tensor if tensor.dtype == array.dtype else tensor.view(array.dtype)
-    out = torch.empty(selection.shape, dtype=array.dtype)
+    out = torch.empty(selection.shape, dtype=array.dtype, device="cpu")
     np.concatenate([np.asarray(part) for part in parts], axis=selection.dim, out=as_bits(out).numpy())
     return out
 

@@ -84,9 +84,10 @@ def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = F
         a, b = self._meta.batch_size, right._meta.batch_size
         size = a if a == b else torch.broadcast_shapes(a, b)
         if self._is_shared and right._is_shared:
-            return torch.full(size, function(self._value, right._value))
+            return torch.full(size, function(self._value, right._value), device=self._meta.device)
         pairs = zip(broadcast(self._flat_values(), a, size), broadcast(right._flat_values(), b, size), strict=True)
-        return torch.tensor([function(x, y) for x, y in pairs], dtype=torch.bool).reshape(size)
+        results = [function(x, y) for x, y in pairs]
+        return torch.tensor(results, dtype=torch.bool, device=self._meta.device).reshape(size)
 
     method.__doc__ = doc
     return method

@@ -70,7 +70,7 @@ def moved_positions(size: Sequence[int], move: Callable[[Tensor], Tensor]) -> li
     [2, 3, 0, 1]
     """
     n = torch.Size(size).numel()
-    result: list[int] = move(torch.arange(n).reshape(tuple(size))).reshape(-1).tolist()
+    result: list[int] = move(torch.arange(n, device="cpu").reshape(tuple(size))).reshape(-1).tolist()
     return result
 
 

@@ -51,7 +51,7 @@ class SharedValue:
         except Exception:
             data = b""
         storage = torch.UntypedStorage._new_shared(_HEADER + max(_ROOM, 4 * len(data)), device="cpu")
-        self._open(torch.empty(0, dtype=torch.uint8).set_(storage))
+        self._open(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
         self._header[:] = 0
         if data:
             self._put(data)

@@ -194,7 +194,7 @@ class InPlaceUpdating(Node):
         if value is None or isinstance(value, (str, bytes, list)):
             raise errors.bad_indexed_value(value)
         if isinstance(value, np.ndarray):
-            value = torch.as_tensor(value)
+            value = torch.as_tensor(value, device=self._meta.device or "cpu")
         is_over_rows = is_leaf_tensor(value) and 0 < value.ndim <= len(index.size)
         for key, entry in self._peek_items():
             if not isinstance(entry, Node):
@@ -217,9 +217,10 @@ class InPlaceUpdating(Node):
         elif not isinstance(old, Node):
             if index is None:
                 filled = plan.fills and isinstance(value, (int, float, complex))
-                value = torch.as_tensor(value) if filled else to_entry(self._meta, path, value)
+                value = torch.as_tensor(value, device="cpu") if filled else to_entry(self._meta, path, value)
             elif isinstance(value, (np.ndarray, np.generic, list)):
-                value = torch.as_tensor(value, dtype=old.dtype)
+                place = "cpu" if self._reads_copy else old.device  # entries of a store are known by a stand-in
+                value = torch.as_tensor(value, dtype=old.dtype, device=place)
             if isinstance(value, (Node, dict)):
                 opaque = isinstance(value, Node) and value._is_opaque
                 raise errors.in_place_kind(path, value, old) if opaque else errors.not_a_node(path, old)
@@ -240,7 +241,7 @@ class InPlaceUpdating(Node):
             if index is None:
                 value = value if value.shape == shape else expand_to(path, value, shape)
             else:
-                value, part = torch.as_tensor(value), index.part_of(shape)
+                value, part = torch.as_tensor(value, device="cpu"), index.part_of(shape)
                 value = value if value.shape == part else broadcast_to(path, value, part)
             plan.put(self, key, index, value.to(leaf.dtype))
         elif index is None:

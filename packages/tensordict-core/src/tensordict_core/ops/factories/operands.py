@@ -101,7 +101,8 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     if isinstance(other, bool | int | float | complex | torch.SymInt | torch.SymFloat | np.number | numbers.Number):
         return other, True
     if isinstance(other, np.ndarray):
-        return batch_operand(td, leaves, torch.as_tensor(other)), False
+        device = leaves[0].device if leaves else "cpu"
+        return batch_operand(td, leaves, torch.as_tensor(other, device=device)), False
     if isinstance(other, dict):
         # a lazy stack splits its operand along its stack dimension
         size = td._meta.batch_size if td._is_lazy_stack else None

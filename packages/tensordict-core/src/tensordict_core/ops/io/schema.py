@@ -94,7 +94,7 @@ class Schemas(Node):
         td = containers.dense(batch_size=size, device=device)
         for path, shape, dtype in _fields(schema):
             whole = (*size, *shape)
-            filled = torch.zeros((), dtype=dtype).expand(whole)
+            filled = torch.zeros((), dtype=dtype, device="cpu" if storage else device).expand(whole)
             td.set(path, filled if storage == "memmap" else filled.clone())  # files need the shape alone
         if storage == "memmap":
             return td.memmap_like(prefix)

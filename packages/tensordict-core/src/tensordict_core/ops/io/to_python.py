@@ -157,7 +157,7 @@ class Conversion(Node):
 
         Raises:
             RuntimeError: A leaf requires a gradient; call ``detach()`` first.
-            TypeError: NumPy has no such dtype.
+            TypeError: A leaf is not on the CPU (call ``cpu()`` first), or NumPy has no such dtype.
 
         >>> TensorDict({"a": torch.zeros(2), "s": "text"}).numpy()
         {'a': array([0., 0.], dtype=float32), 's': 'text'}
@@ -167,7 +167,7 @@ class Conversion(Node):
         for key, value in self._items():
             if isinstance(value, Tensor):
                 try:
-                    out[key] = value.numpy(force=value.device.type != "cpu")
+                    out[key] = value.numpy()
                 except (RuntimeError, TypeError) as error:
                     error.add_note(f"while converting key {key!r}")
                     raise

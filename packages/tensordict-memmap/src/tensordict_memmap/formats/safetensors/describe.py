@@ -262,8 +262,10 @@ class _Namer:
         check_source(leaf)
         assert isinstance(leaf.source, torch.Tensor)
         parts = [part.detach() for part in leaf.source.unbind()]
-        shapes = torch.tensor([list(part.shape) for part in parts], dtype=torch.int64).reshape(leaf.shape)
-        flat = torch.cat([part.reshape(-1) for part in parts]) if parts else torch.empty(0, dtype=leaf.dtype)
+        shapes = torch.tensor([list(part.shape) for part in parts], dtype=torch.int64, device="cpu").reshape(leaf.shape)
+        flat = (
+            torch.cat([part.reshape(-1) for part in parts]) if parts else torch.empty(0, dtype=leaf.dtype, device="cpu")
+        )
         rows = self.row(leaf.key, leaf.file, flat), self.row(leaf.key, leaf.file + ".shape", shapes)
         self.nested.append((leaf, *rows))
 

@@ -79,7 +79,7 @@ def _send(td: Any, peer: _Peer, numbers: Iterator[int], whole: bool) -> Iterator
     nodes = values(td)
     if nodes:
         data = pickle.dumps([node._entry_value() for node in nodes])
-        for part in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
+        for part in (torch.tensor([len(data)], device="cpu"), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
             tag = next(numbers)
             moved = part.to(device)
             yield tag, Transfer(peer.send(moved, tag), holds=moved)

@@ -154,7 +154,7 @@ def opened(result: Any) -> Any:
     buffer = (
         torch.frombuffer(bytearray(result.data), dtype=torch.uint8)
         if result.data
-        else torch.empty(0, dtype=torch.uint8)
+        else torch.empty(0, dtype=torch.uint8, device="cpu")
     )
     return unpack(result.skeleton, buffer)
 

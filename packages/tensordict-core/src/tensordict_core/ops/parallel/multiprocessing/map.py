@@ -79,7 +79,7 @@ def _seed(generator: torch.Generator | None, pool: Any) -> int | None:
     """Return the seed of the workers, drawn from the generator or the global one; a caller's pool is not seeded."""
     if generator is None and pool is not None:
         return None
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
 
 
 class ProcessMapping(Node):
@@ -93,7 +93,7 @@ class ProcessMapping(Node):
         if not size:
             raise errors.no_batch_dim("map")
         at = normal_dim(dim, size)
-        order = torch.randperm(size[at], generator=options.get("generator")) if shuffle else None
+        order = torch.randperm(size[at], generator=options.get("generator"), device="cpu") if shuffle else None
         workers = pool_size(options.get("pool")) or max(1, worker_count(num_workers))
         return cut(size, at, options.get("chunksize"), options.get("num_chunks"), workers, order)
 
