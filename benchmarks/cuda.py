@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from torch import nn
 import tensordict as reference
 import tensordict.nn  # the reference imports it on request
 import tensordict_core
-import tensordict_memmap  # saves and loads
+import tensordict_memmap
 import tensordict_nn
 
 SMALL, LARGE, MEGABYTE = 1000, 8, 1 << 20
@@ -76,7 +77,7 @@ def leaves(count: int, nbytes: int, device: str) -> dict[str, torch.Tensor]:
 
 def operations() -> Iterator[Row]:
     """Operations on many small leaves, whose time is that of launches."""
-    source = leaves(SMALL, 4096, "cuda")
+    source, other = leaves(SMALL, 4096, "cuda"), leaves(SMALL, 4096, "cuda")
     ours, theirs = tensordict_core.TensorDict(source), reference.TensorDict(source)
     pairs: list[tuple[str, Callable[[Any], Any], Run]] = [
         ("td + td", lambda td: td + td, lambda: {k: v + v for k, v in source.items()}),
@@ -84,7 +85,7 @@ def operations() -> Iterator[Row]:
         ("td.clone()", lambda td: td.clone(), lambda: {k: v.clone() for k, v in source.items()}),
         ("td.apply(torch.sin)", lambda td: td.apply(torch.sin), lambda: {k: v.sin() for k, v in source.items()}),
         ("td.zero_()", lambda td: td.zero_(), lambda: [v.zero_() for v in source.values()]),
-        ("td.update_(td)", lambda td: td.update_(td), lambda: [v.copy_(v) for v in source.values()]),
+        ("td.update_(dict)", lambda td: td.update_(other), lambda: [source[k].copy_(v) for k, v in other.items()]),
         ("td.to(torch.float16)", lambda td: td.to(torch.float16), lambda: {k: v.half() for k, v in source.items()}),
         (
             "torch.stack of 4",
@@ -102,24 +103,16 @@ def transfers() -> Iterator[Row]:
     for label, count, nbytes in [("1,000 x 4 KiB", SMALL, 4096), ("8 x 64 MiB", LARGE, 64 * MEGABYTE)]:
         host, device = leaves(count, nbytes, "cpu"), leaves(count, nbytes, "cuda")
         pinned = {k: v.pin_memory() for k, v in host.items()}
-        for name, source, target in [
-            ("to GPU", host, "cuda"),
-            ("pinned to GPU", pinned, "cuda"),
-            ("to CPU", device, "cpu"),
-        ]:
-            yield Row(
-                f"{name}, {label}",
-                lambda td=tensordict_core.TensorDict(source), to=target: td.to(to),
-                lambda td=reference.TensorDict(source), to=target: td.to(to),
-                lambda source=source, to=target: {k: v.to(to) for k, v in source.items()},
-            )
-        packed = [library.TensorDict(host).consolidate() for library in (tensordict_core, reference)]
-        yield Row(
-            f"consolidated to GPU, {label}",
-            lambda td=packed[0]: td.to("cuda"),
-            lambda td=packed[1]: td.to("cuda"),
-            lambda: {k: v.to("cuda") for k, v in host.items()},
-        )
+        moves = [("to GPU", host, "cuda"), ("pinned to GPU", pinned, "cuda"), ("to CPU", device, "cpu")]
+        for name, source, target in moves:
+            made = [partial(library.TensorDict(source).to, target) for library in (tensordict_core, reference)]
+            yield Row(f"{name}, {label}", *made, partial(moved, source, target))
+        made = [partial(library.TensorDict(host).consolidate().to, "cuda") for library in (tensordict_core, reference)]
+        yield Row(f"consolidated to GPU, {label}", *made, partial(moved, host, "cuda"))
+
+
+def moved(source: dict[str, torch.Tensor], target: str) -> dict[str, torch.Tensor]:
+    return {key: value.to(target) for key, value in source.items()}
 
 
 def files(folder: Path, megabytes: int) -> Iterator[Row]:
@@ -159,7 +152,7 @@ def files(folder: Path, megabytes: int) -> Iterator[Row]:
 
     def stall() -> float:
         start = time.perf_counter()
-        future = ours.save(folder / "ours.safetensors", return_early=True)
+        future = tensordict_memmap.save_checkpoint(folder / "checkpoint", tensors=ours, rng=False, return_early=True)
         elapsed = time.perf_counter() - start
         future.result()
         return elapsed
@@ -174,7 +167,7 @@ def files(folder: Path, megabytes: int) -> Iterator[Row]:
     stall(), copy()
     stalls, copies = zip(*[(stall(), copy()) for _ in range(5)], strict=True)
     print(
-        f"Stall of a background save of {megabytes} MiB: {median(stalls) * 1e3:.1f} ms; a copy to pinned memory: "
+        f"Stall of a background checkpoint of {megabytes} MiB: {median(stalls) * 1e3:.1f} ms; a copy to pinned memory: "
         f"{median(copies) * 1e3:.1f} ms; ratio {median(a / b for a, b in zip(stalls, copies, strict=True)):.2f}."
     )
 
