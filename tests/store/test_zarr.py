@@ -109,6 +109,15 @@ def test_entries_are_renamed_removed_and_replaced(tmp_path):
     assert again["m", "y"].tolist() == list(range(10)) and again["name"] == "other"
 
 
+def test_entries_of_a_renamed_node_keep_their_chunks(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    sample().to_zarr(tmp_path / "data.zarr", chunks=3).close()
+    with_others = TensorDict.from_zarr(tmp_path / "data.zarr", mode="r+")  # which would give new arrays other chunks
+    with_others.rename_key_("n", "m")
+    with_others.close()
+    assert zarr.open_group(tmp_path / "data.zarr")["m/y"].chunks[0] == 3
+
+
 def test_a_store_for_reading_cannot_be_written(tmp_path):
     sample().to_zarr(tmp_path / "data.zarr").close()
     td = TensorDict.from_zarr(tmp_path / "data.zarr")

@@ -14,24 +14,12 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from tensordict_core import TensorDict, is_tensorclass
-from tensordict_core.extension import (
-    CustomContainer,
-    Index,
-    Meta,
-    Node,
-    annotate,
-    annotation,
-    as_batch_size,
-    as_device,
-    dense,
-    find_type,
-    register_value_writer,
-    type_name,
-)
+from tensordict_core import TensorDict
+from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense
 from tensordict_store.arrays.group import Array, Group, Target
 from tensordict_store.arrays.selection import Selection, Selector, select
 from tensordict_store.arrays.values import decode, encode
+from tensordict_store.nodes import child_meta, locked_if, save_by, unwrapped, wrapped
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
 from tensordict_store.persistent.opened import Opened
@@ -39,9 +27,6 @@ from tensordict_store.persistent.view import PersistentView
 from tensordict_store.persistent.writing import facts_of, memmap_in_blocks, prepared_tensor, reader
 
 __all__ = ["PersistentTensorDict"]
-
-_SAVE = "persistent_save"
-"""Annotation of non-tensor data that was read from a file: stores new values of it."""
 
 
 class Options(NamedTuple):
@@ -322,15 +307,7 @@ class PersistentTensorDict(Opened, CustomContainer):
         if value._is_non_tensor:
             encoded = encode(key, value, self._options.allow_pickle)
             return lambda group: group.put_value(key, encoded)
-        facts: dict[str, Any] = {}
-        if is_tensorclass(value):
-            facts["class"] = type_name(type(value))
-            value = value._disk_form()[1]["_tensordict"]
-        elif value._is_opaque:
-            raise TypeError(
-                f"the entry {key!r} is {type(value).__name__}, which has no batch dimensions and cannot be stored in "
-                "a file; store it as a tensor of the batch size"
-            )
+        value, facts = unwrapped(key, value, "in a file")
         parts = self._prepared_entries(value)
         meta, names = value._meta, [str(name) for name in value._keys()]
 
@@ -356,29 +333,15 @@ class PersistentTensorDict(Opened, CustomContainer):
         child = self._children.get(key)
         if child is None:
             facts = group.facts
-            own = self._meta
-            size = torch.Size(facts.get("batch_size", own.batch_size))
-            names = facts.get("names")
-            if size[: len(own.batch_size)] != own.batch_size:
-                size, names = own.batch_size, own.names
-            elif names is not None:
-                names = tuple(names) if len(names) == len(size) else None
-            elif not facts:
-                names = own.names
-            child = self._make(group, Meta(size, own.device, names), self._options)
-            if self._locked:
-                child.lock_()
-            cls = find_type(facts["class"]) if "class" in facts else None
-            if cls is not None and is_tensorclass(cls):
-                child = cls._from_disk_form({}, {"_tensordict": child})
-            self._children[key] = child
+            child = self._make(group, child_meta(facts, self._meta), self._options)
+            child = self._children[key] = wrapped(child, facts, self._locked)
         return child
 
     def _value(self, key: str, entry: Array) -> Any:
         node = decode(key, entry.value(), self._meta, self._options.allow_pickle)
         if self._options.as_stack:
             node = node.maybe_to_stack()
-        annotate(node, _SAVE, lambda new: self._group.put_value(key, encode(key, new, self._options.allow_pickle)))
+        save_by(node, lambda new: self._group.put_value(key, encode(key, new, self._options.allow_pickle)))
         return node
 
     # metadata ---------------------------------------------------------------------------------------------------------
@@ -397,8 +360,7 @@ class PersistentTensorDict(Opened, CustomContainer):
         if device in (None, self._meta.device) or dtype is not None or memory_format is not None:
             return super()._moved(target, memory_format, *options)
         meta = Meta(self._meta.batch_size, device, self._meta.names)
-        moved = self._make(self._group, meta, self._options._replace(device=device))
-        return moved.lock_() if self._locked else moved
+        return locked_if(self._make(self._group, meta, self._options._replace(device=device)), self._locked)
 
     def _set_meta(self, meta: Meta) -> None:
         old = self._meta
@@ -487,14 +449,4 @@ class PersistentTensorDict(Opened, CustomContainer):
 
 def _reopened(cls: Any, recipe: tuple[Any, ...], meta: Meta, options: Options, locked: bool) -> Any:
     open_group, arguments = recipe
-    td = cls._make(open_group(*arguments), meta, options)
-    return td.lock_() if locked else td
-
-
-def _save(old: Any, new: Any) -> None:
-    save = annotation(old, _SAVE)
-    if save is not None:
-        save(new)
-
-
-register_value_writer(_save)
+    return locked_if(cls._make(open_group(*arguments), meta, options), locked)

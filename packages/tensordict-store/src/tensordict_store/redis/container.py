@@ -7,6 +7,7 @@ Results of operations are plain tensordicts.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -14,35 +15,19 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tensordict_core import is_tensorclass
-from tensordict_core.extension import (
-    CustomContainer,
-    Index,
-    Meta,
-    Node,
-    annotate,
-    as_batch_size,
-    as_device,
-    dense,
-    find_type,
-    register_value_writer,
-    type_name,
-)
-from tensordict_core.extension import annotation as annotation_of
+from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense
 from tensordict_store.arrays.selection import Selector
+from tensordict_store.nodes import child_meta, save_by, unwrapped, wrapped
 from tensordict_store.redis.commands import Command
 from tensordict_store.redis.constructors import Constructors, tree_at
 from tensordict_store.redis.layout import Record, tensor_record
-from tensordict_store.redis.node import ServerNode
+from tensordict_store.redis.node import ServerNode, rebuilt
 from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change, Path, Tree, batch_size_of, decoded, encoded
 from tensordict_store.redis.writes import facts_of, write_all
 
-__all__ = ["SAVE", "TensorDictStore"]
-
-SAVE = "redis_save"
-"""Annotation of non-tensor data that was read from a server: stores new values of it."""
+__all__ = ["TensorDictStore"]
 
 
 class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a server has an address
@@ -153,19 +138,8 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
             return None
         child = self._children.get(key)
         if child is None:
-            own = self._meta
-            size = torch.Size(facts.get("batch_size", own.batch_size))
-            names = facts.get("names", own.names if "batch_size" not in facts else None)
-            if size[: len(own.batch_size)] != own.batch_size:
-                size, names = own.batch_size, own.names
-            names = tuple(names) if names is not None and len(names) == len(size) else None
-            child = self._at(self._tree, path, Meta(size, own.device, names), self._allow_pickle)
-            if self._locked:
-                child.lock_()
-            cls = find_type(facts["class"]) if "class" in facts else None
-            if cls is not None and is_tensorclass(cls):
-                child = cls._from_disk_form({}, {"_tensordict": child})
-            self._children[key] = child
+            child = self._at(self._tree, path, child_meta(facts, self._meta), self._allow_pickle)
+            child = self._children[key] = wrapped(child, facts, self._locked)
         return child
 
     def _values(self, keys: Sequence[str], replies: Sequence[Any] | None = None) -> list[Any]:
@@ -178,7 +152,7 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
             record = self._record(key)
             assert record is not None
             node = decoded(key, record, reply, self._meta, self._allow_pickle)
-            annotate(node, SAVE, lambda new, key=key: self._set(key, new))
+            save_by(node, functools.partial(self._set, key))
             out.append(node)
         return out
 
@@ -279,15 +253,7 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         if value._is_non_tensor:
             change.puts.append((path, *encoded(key, value, self._allow_pickle)))
             return
-        facts: dict[str, Any] = {}
-        if is_tensorclass(value):
-            facts["class"] = type_name(type(value))
-            value = value._disk_form()[1]["_tensordict"]
-        elif value._is_opaque:
-            raise TypeError(
-                f"the entry {key!r} is {type(value).__name__}, which has no batch dimensions and cannot be stored on a "
-                "server; store it as a tensor of the batch size"
-            )
+        value, facts = unwrapped(key, value, "on a server")
         value = value._now() if isinstance(value, CustomContainer) else value._solid()
         self._add_node(path, value, change, facts)
 
@@ -319,18 +285,4 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
 
     def __reduce__(self) -> Any:
         """Pickle the address of the server and the id; the unpickled store connects by itself."""
-        return _rebuilt, (type(self), self._tree, self._path, self._meta, self._allow_pickle, self._locked)
-
-
-def _rebuilt(cls: Any, tree: Tree, path: Path, meta: Meta, allow_pickle: bool, locked: bool) -> Any:
-    td = cls._at(tree, path, meta, allow_pickle)
-    return td.lock_() if locked else td
-
-
-def _save(old: Any, new: Any) -> None:
-    save = annotation_of(old, SAVE)
-    if save is not None:
-        save(new)
-
-
-register_value_writer(_save)
+        return rebuilt, (type(self), (self._tree, self._path, self._meta, self._allow_pickle), self._locked)

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
-from tensordict_core.extension import CustomContainer, Index, Meta, Node, annotate, as_batch_size, as_device, dense
+from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense
+from tensordict_store.nodes import locked_if, save_by
 from tensordict_store.redis.commands import Command
 from tensordict_store.redis.constructors import tree_at
-from tensordict_store.redis.container import SAVE
 from tensordict_store.redis.elements import add_elements, ends_of, named, runs_of, shape_of
 from tensordict_store.redis.layout import Record, parse_size
-from tensordict_store.redis.node import ServerNode
+from tensordict_store.redis.node import ServerNode, rebuilt
 from tensordict_store.redis.ranges import as_bytes, tensor_of
 from tensordict_store.redis.tree import Change, Path, Tree, decoded
 
@@ -132,7 +132,7 @@ class LazyStackedTensorDictStore(ServerNode):
             child = self._at(
                 self._tree, path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle
             )
-            self._children[key] = child.lock_() if self._locked else child
+            self._children[key] = locked_if(child, self._locked)
         return child
 
     def _peek(self, key: str) -> Any:
@@ -160,7 +160,7 @@ class LazyStackedTensorDictStore(ServerNode):
             return self._child(key)
         value = self._stacked(self._elements(range(self._count), [key]))._get(key)  # raises where shapes differ
         if isinstance(value, Node):
-            annotate(cast("Any", value), SAVE, lambda new: self._set(key, new))
+            save_by(value, lambda new: self._set(key, new))
         return value
 
     def _read(self, key: str, index: Index | None) -> Any:
@@ -330,7 +330,7 @@ class LazyStackedTensorDictStore(ServerNode):
     def __reduce__(self) -> Any:
         """Pickle the address of the server and the id; the unpickled store connects by itself."""
         parts = (self._tree, self._path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle)
-        return _rebuilt, (type(self), parts, self._locked)
+        return rebuilt, (type(self), parts, self._locked)
 
     def _shown(self) -> dict[str, Any]:
         return {"count": self._count, "stack_dim": self._dim}
@@ -461,8 +461,3 @@ class LazyStackedTensorDictStore(ServerNode):
         if numbers[1] > len(size):
             raise ValueError(f"the stack dimension {numbers[1]} of td_id={td_id!r} is damaged; store the stack again")
         return cls._at(tree, (), numbers[0], numbers[1], size, chosen, bool(kwargs.get("allow_pickle")))
-
-
-def _rebuilt(cls: Any, parts: tuple[Any, ...], locked: bool) -> Any:
-    td = cls._at(*parts)
-    return td.lock_() if locked else td

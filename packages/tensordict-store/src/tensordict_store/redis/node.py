@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from tensordict_core.extension import CustomContainer, Meta, Node
+from tensordict_store.nodes import locked_if
 from tensordict_store.redis.commands import Command
 from tensordict_store.redis.layout import Record
 from tensordict_store.redis.tree import Change, Path, Tree
 
-__all__ = ["ServerNode"]
+__all__ = ["ServerNode", "rebuilt"]
 
 
 class ServerNode(CustomContainer, abstract=True):
@@ -141,3 +142,8 @@ class ServerNode(CustomContainer, abstract=True):
             "td_id": repr(self.td_id),
         }
         return f"{type(self).__name__}(\n" + ",\n".join(f"    {name}={value}" for name, value in shown.items()) + ")"
+
+
+def rebuilt(cls: Any, parts: tuple[Any, ...], locked: bool) -> Any:
+    """Return an unpickled container, which connects by itself."""
+    return locked_if(cls._at(*parts), locked)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tensordict_store.arrays.dtypes import as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
 from tensordict_store.arrays.group import FACTS, Array, Group
-from tensordict_store.arrays.selection import Range, Selection, select
+from tensordict_store.arrays.selection import Range, Selection
 from tensordict_store.arrays.values import STACK, TEXT, VALUE, Encoded
 from tensordict_store.extras import require
 from tensordict_store.zarr.creation import DTYPE, NewGroup, Requests, value_array
@@ -253,44 +253,33 @@ class ZarrGroup(Group):
     def rename(self, old: str, new: str) -> None:
         """Rename an array or a group: stores know no other way than to copy it."""
         self._free(new)
-        source = self.find(old)
-        if isinstance(source, ZarrArray):
-            meta = source.array.metadata.to_dict()
-            made = self.group.create_array(
-                new,
-                shape=source.array.shape,
-                dtype="string" if np.dtype(source.array.dtype).kind in "OT" else source.array.dtype,
-                chunks=source.array.chunks,
-                shards=source.array.shards,
-                compressors=source.array.compressors or None,
-                filters=source.array.filters or None,
-                attributes=source.attributes,
-                dimension_names=meta.get("dimension_names"),
-            )
-            if source.array.size:
-                made[...] = source.array[...]
-            self._added(new, made)
-        elif isinstance(source, ZarrGroup):
-            target = self.create_group(new)
-            assert isinstance(target, ZarrGroup)
-            target.group.update_attributes(source.group.attrs.asdict())
-            for name in list(source.names()):
-                source._copy(name, target)
+        self._copy(self.find(old), new)
         self.remove(old)
 
-    def _copy(self, name: str, target: ZarrGroup) -> None:
-        item = self.find(name)
-        if isinstance(item, ZarrGroup):
-            inner = target.create_group(name)
-            assert isinstance(inner, ZarrGroup)
-            inner.group.update_attributes(item.group.attrs.asdict())
-            for one in list(item.names()):
-                item._copy(one, inner)
-        elif isinstance(item, ZarrArray) and item.dtype is not None:
-            array = target.put_array(name, item.shape, item.dtype)
-            array.write([(0, n) for n in item.shape], item.read(select(None, item.shape)))
-        elif isinstance(item, ZarrArray):
-            target.put_value(name, item.value())
+    def _copy(self, source: Array | Group | None, name: str) -> None:
+        """Store a copy of an array or a group under a name, in the chunks and with the codecs of the source."""
+        if isinstance(source, ZarrArray):
+            array = source.array
+            made = self.group.create_array(
+                name,
+                shape=array.shape,
+                dtype="string" if np.dtype(array.dtype).kind in "OT" else array.dtype,
+                chunks=array.chunks,
+                shards=array.shards,
+                compressors=array.compressors or None,
+                filters=array.filters or None,
+                attributes=source.attributes,
+                dimension_names=array.metadata.to_dict().get("dimension_names"),
+            )
+            if array.size:
+                made[...] = array[...]
+            self._added(name, made)
+        elif isinstance(source, ZarrGroup):
+            target = self.create_group(name)
+            assert isinstance(target, ZarrGroup)
+            target.group.update_attributes(source.group.attrs.asdict())
+            for one in list(source.names()):
+                target._copy(source.find(one), one)
 
     @property
     def facts(self) -> dict[str, Any]:
