@@ -264,7 +264,7 @@ class CudaGraphModule:
         return self._recorder is not None and self.counter >= self.warmup - 1
 
     def _run(self, how: Callable[[Call, Any], Any], inputs: Any, checked: Any = None) -> Any:
-        """Call ``how(module, inputs)``, or replays the recording of this call."""
+        """Call ``how(module, inputs)``, or replay the recording of this call."""
         module, recorder = self.module, self._recorder
         if self._recording is not None:
             self._check_interaction()

@@ -290,7 +290,7 @@ class Index:
         return torch.Size(size), tuple(sources)
 
     def part_of(self, leaf: torch.Size) -> torch.Size:
-        """Return the shape of the selected part of a leaf; caches one, because successive leaves often share shapes."""
+        """Return the shape of the selected part of a leaf; cache one, because successive leaves often share shapes."""
         last = self._leaf
         if last is not None and last[0] == leaf:
             return last[1]

@@ -165,7 +165,7 @@ class RowSampler(Sampler[list[int]]):
         self._begin_next()
 
     def batches(self, first: int = 0, every: int = 1) -> Iterator[list[int]]:
-        """Yield the batches that are left in this epoch, and changes no state.
+        """Yield the batches that are left in this epoch, and change no state.
 
         Args:
             first: the number of batches of this rank to skip.

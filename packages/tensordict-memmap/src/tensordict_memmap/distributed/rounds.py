@@ -340,7 +340,7 @@ def _answer(store: Any, arrived: dict[str, Any], answer: dict[str, Any]) -> None
 
 
 def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> dict[str, Any]:
-    """Wait for all ranks, and answers each."""
+    """Wait for all ranks, and answer each."""
     store = team.store
     deadline = time.monotonic() + timeout
     failures: dict[int, dict[str, Any]] = {}

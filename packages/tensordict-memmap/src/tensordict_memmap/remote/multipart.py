@@ -66,7 +66,7 @@ class Multipart:
         self.store.fs.invalidate_cache()
 
     def abort(self, path: str, upload: str) -> None:
-        """Remove the parts of an upload; ignores errors."""
+        """Remove the parts of an upload; ignore errors."""
         with contextlib.suppress(Exception):
             self._call("abort_multipart_upload", path, UploadId=upload)
 

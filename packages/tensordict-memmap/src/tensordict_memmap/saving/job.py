@@ -119,7 +119,7 @@ class Writer(ABC):
 def save(
     make: Callable[[], Writer], result: Callable[[Writer], Any], *, early: bool = False, pbar: bool | None = False
 ) -> Any:
-    """Plan a save and carries it out, with the garbage collector paused until the end of a short save.
+    """Plan a save and carry it out, with the garbage collector paused until the end of a short save.
 
     Otherwise the collector would traverse the schema of thousands of leaves and free nothing.
 

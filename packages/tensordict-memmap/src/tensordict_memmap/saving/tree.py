@@ -143,7 +143,7 @@ class TreeWriter(Writer):
         self.count = len(self.leaves)
 
     def _check_source(self, leaf: Leaf) -> None:
-        """Refuse a leaf that is mapped onto another file, and clones one whose file is overwritten in place."""
+        """Refuse a leaf that is mapped onto another file, and clone one whose file is overwritten in place."""
         source, atomic = leaf.source, self.options.atomic
         if not isinstance(source, MemoryMappedTensor):
             if not atomic and os.path.isdir(self.path) and source is not None and _may_be_of_a_file(source):

@@ -98,7 +98,7 @@ class Manifest:
 
     @classmethod
     def loads(cls, data: bytes, *, where: str = "the manifest") -> Manifest:
-        """Parse and validates a manifest.
+        """Parse and validate a manifest.
 
         Args:
             data: the content of its file.

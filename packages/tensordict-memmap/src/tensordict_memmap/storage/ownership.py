@@ -220,7 +220,7 @@ def remove_replacements(folder: str) -> None:
 
 
 def remove_files(folder: str, files: Iterable[str]) -> None:
-    """Remove files by their relative paths, and folders that become empty; ignores errors."""
+    """Remove files by their relative paths, and folders that become empty; ignore errors."""
     files = set(files)
     paths = {part: inside(folder, part) for part in folders(files)}
     ours = {part for part, path in paths.items() if os.path.realpath(path) == path}  # not through symbolic links

@@ -112,7 +112,7 @@ class RowsCommitted:
 
     @classmethod
     def read(cls, record: Any) -> RowsCommitted:
-        """Parse and validates the object from the manifest.
+        """Parse and validate the object from the manifest.
 
         Raises:
             ValueError: The object is not valid.

@@ -336,7 +336,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         return CompositeDistribution.from_distributions(TensorDict({}, out.batch_size), named)
 
     def _walk(self, modules: list[Any], td: Any, dists: dict[Any, Any], kwargs: dict[str, Any]) -> Any:
-        """Run modules, and collects the distribution of each probabilistic one.
+        """Run modules, and collect the distribution of each probabilistic one.
 
         Args:
             modules: The modules of this sequence to run.

@@ -175,7 +175,7 @@ class PrivateNames(Node):
 
     @property
     def _has_exclusive_keys(self) -> bool:
-        """Whether elements of a lazy stack, this one or a nested one, have different keys of tensors.
+        """Return whether elements of a lazy stack, this one or a nested one, have different keys of tensors.
 
         >>> from tensordict_core import LazyStackedTensorDict
         >>> stack = LazyStackedTensorDict(TensorDict({"a": 1}), TensorDict({"a": 1, "b": 2}))

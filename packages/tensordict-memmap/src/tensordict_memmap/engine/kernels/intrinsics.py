@@ -67,7 +67,7 @@ def bytes_of(typingctx, unit):
 
 @intrinsic
 def transpose_8x8(typingctx, target, target_step, source, source_step, unit):
-    """Copy eight vectors of eight items and transposes them in registers.
+    """Copy eight vectors of eight items and transpose them in registers.
 
     Interleaving vector ``i`` with vector ``i + 4``, three times over, is the transposition of an 8 x 8 matrix.
     """

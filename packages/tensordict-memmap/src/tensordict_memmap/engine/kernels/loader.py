@@ -198,7 +198,7 @@ def _processor() -> tuple[str, str]:
 
 
 def _compile(width: int) -> tuple[_Symbols, bytes]:
-    """Compile the kernels for a width with Numba, and caches the code where a folder can be written."""
+    """Compile the kernels for a width with Numba, and cache the code where a folder can be written."""
     from tensordict_memmap.engine.kernels.pack import entries  # imports Numba
 
     whole, symbols = llvm.parse_assembly(""), {}

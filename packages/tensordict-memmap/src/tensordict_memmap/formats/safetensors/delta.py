@@ -86,7 +86,7 @@ class DeltaRecord:
 
     @classmethod
     def loads(cls, text: str, where: str) -> DeltaRecord:
-        """Parse and validates a record.
+        """Parse and validate a record.
 
         Args:
             text: the JSON text.
