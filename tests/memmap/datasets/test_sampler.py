@@ -109,7 +109,7 @@ def test_a_state_of_another_order_is_refused():
         RowSampler(10, 2, seed=2).load_state_dict(state)
     with pytest.raises(ValueError, match="rows=10, and this one has rows=11"):
         RowSampler(11, 2, seed=1).load_state_dict(state)
-    with pytest.raises(ValueError, match="'position', which is missing"):
+    with pytest.raises(ValueError, match="lacks the field 'position'"):
         RowSampler(10, 2, seed=1).load_state_dict({k: v for k, v in state.items() if k != "position"})
     with pytest.raises(ValueError, match="position 12"):
         RowSampler(10, 2, seed=1).load_state_dict(state | {"position": 12})

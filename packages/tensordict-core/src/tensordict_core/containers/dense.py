@@ -95,7 +95,8 @@ class TensorDict(TensorDictBase):
             source = kwargs
         elif kwargs:
             raise ValueError(
-                f"Either a dictionary or a sequence of kwargs must be provided, got a source and {sorted(kwargs)}"
+                f"Either a dictionary or a sequence of kwargs must be provided, got a source and {sorted(kwargs)}; "
+                "pass one of them"
             )
         given: Any = source  # what has no items() is refused below
         is_node = isinstance(given, Node)

@@ -153,7 +153,7 @@ def _path_of(base: Any) -> str:
 def _relative(base: str, target: str) -> str:
     found = os.path.relpath(base, os.path.dirname(target)).replace(os.sep, "/")
     if ":" in found or "\\" in found:
-        raise ValueError(f"the path of a base has neither ':' nor a backslash, and {found!r} has; save it elsewhere")
+        raise ValueError(f"{found!r} has a ':' or a backslash, which the path of a base cannot have; save it elsewhere")
     return found
 
 

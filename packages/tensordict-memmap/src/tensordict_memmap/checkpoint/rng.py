@@ -71,8 +71,8 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all(list(saved))
     else:
         warnings.warn(
-            f"the checkpoint holds the random state of {len(saved)} CUDA devices, and this process has {count}; theirs "
-            "is left as it is, so random numbers on them are not those of the saved run",
+            f"the checkpoint holds the random state of {len(saved)} CUDA devices, and this process has {count}; the "
+            "generators of its devices stay as they are, and do not repeat the numbers of the saved run: seed them",
             UserWarning,
             stacklevel=3,
         )

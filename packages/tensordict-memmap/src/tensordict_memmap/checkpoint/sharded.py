@@ -70,8 +70,8 @@ def rng_of_this_rank(state: dict[str, Any]) -> dict[str, Any] | None:
     rank, size = (dist.get_rank(), dist.get_world_size()) if running else (0, 1)
     if size != len(state["ranks"]):
         warnings.warn(
-            f"the checkpoint holds the random states of {len(state['ranks'])} ranks, and {size} load it; theirs are "
-            "left as they are: seed them, or pass rng=False",
+            f"the checkpoint holds the random states of {len(state['ranks'])} ranks, and {size} load it; their "
+            "generators stay as they are: seed them, or pass rng=False",
             UserWarning,
             stacklevel=4,
         )

@@ -202,7 +202,7 @@ class _Column:
             )
         first = dataset[:1].get(key)
         if first is None:
-            raise KeyError(f"no column {key!r} in {dataset!r}")
+            raise KeyError(f"no column {key!r} in {dataset!r}; pass the key of an entry of its rows")
         if not isinstance(first, torch.Tensor) or first.is_nested:
             raise ValueError(f"column {key!r} is ragged or has values, and an array has one shape; use read_bag")
         self.shape = (len(dataset), *first.shape[1:])

@@ -93,7 +93,9 @@ class Parts:
         """Raise an error if `remove` ran since `begin`; creating a part makes the folder again, which goes, too."""
         if not os.path.exists(os.path.join(self.folder, _BEGUN)):
             shutil.rmtree(self.folder, ignore_errors=True)
-            raise FileNotFoundError(f"the parts in {self.folder} were removed, because another task failed")
+            raise FileNotFoundError(
+                f"the parts in {self.folder} were removed, because another task failed; write again"
+            )
 
     def rows(self, table: Mapping[str, Any]) -> Any:
         """Return arrays by column as rows, whose keys are those of ``like`` if there is one."""

@@ -43,7 +43,7 @@ def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
         found = index.to("cpu", torch.int64) if index.dtype in _INTEGERS else torch.arange(rows, device="cpu")[index]
         low, high = torch.aminmax(found) if found.numel() else (0, -1)
         if low < -rows or high >= rows:
-            raise IndexError(f"row {int(low if low < -rows else high)} is not one of them")
+            raise IndexError(f"row {int(low if low < -rows else high)} does not exist")
         if low < 0:
             found = torch.where(found < 0, found + rows, found)
     except (TypeError, ValueError, RuntimeError, IndexError) as error:

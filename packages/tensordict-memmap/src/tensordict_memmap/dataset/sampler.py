@@ -266,12 +266,13 @@ class RowSampler(Sampler[list[int]]):
         """
         missing = [name for name in _FIELDS if name not in state]
         if missing:
-            raise ValueError(f"the state of a sampler has the field {missing[0]!r}, which is missing; pass a whole one")
+            raise ValueError(f"the state lacks the field {missing[0]!r}; pass what state_dict() of a sampler returned")
         for name in _ORDER:
             if int(state[name]) != int(getattr(self, name)):
                 raise ValueError(
                     f"the state is of a sampler with {name}={state[name]!r}, and this one has "
-                    f"{name}={getattr(self, name)!r}; the rest of its epoch is in another order: make the sampler alike"
+                    f"{name}={getattr(self, name)!r}, which orders the rest of the epoch differently; make the sampler "
+                    "with the same arguments"
                 )
         position, epoch = int(state["position"]), int(state["epoch"])
         if not 0 <= position <= self.rows or epoch < 0:

@@ -105,7 +105,7 @@ class Held:
         if leaf.layout != "strided" or leaf.unbatched or leaf.source is None:
             raise TypeError(
                 f"placements=Shard({self.dim}) cuts strided tensors, and key {show(leaf.key)} is nested or unbatched; "
-                "save it for itself"
+                "save it separately"
             )
         check_source(leaf)
         if len(leaf.shape) <= self.dim:

@@ -241,7 +241,7 @@ def end_pending(earlier: SaveFuture | None, pending: str) -> None:
         ValueError: ``pending`` is neither.
     """
     if pending not in ("wait", "cancel"):
-        raise ValueError(f"pending={pending!r}, and an earlier save is waited for or cancelled; pass wait or cancel")
+        raise ValueError(f"pending={pending!r} is unknown; pass 'wait' or 'cancel', for a save that still runs")
     if earlier is not None and not earlier.done():
         if pending == "cancel":
             earlier.cancel()

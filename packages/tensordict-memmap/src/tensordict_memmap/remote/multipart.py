@@ -43,8 +43,8 @@ class Multipart:
         self.store = store
         if not hasattr(store.fs, "call_s3"):
             raise ValueError(
-                f"several ranks upload parts of one object to S3, and {store.url} is none; save to s3://, or to a "
-                "folder that all ranks share"
+                f"{store.url} is not on S3, to which alone several ranks can upload parts of one object; save to s3:// "
+                "or to a folder that all ranks share"
             )
 
     def _call(self, method: str, path: str, **options: Any) -> Any:

@@ -226,7 +226,8 @@ class TensorDictModuleBase(nn.Module):
         if parameters is None:
             if not self._reset(self):
                 warnings.warn(
-                    f"{type(self).__name__}.reset_parameters_recursive found no sub-module with reset_parameters",
+                    f"{type(self).__name__}.reset_parameters_recursive found no sub-module with reset_parameters; "
+                    "nothing was reset",
                     stacklevel=2,
                 )
             return None

@@ -106,7 +106,7 @@ def _loaded(key: str, content: bytes, encoding: Any, allow_pickle: bool) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise ValueError(f"the value of {key!r} is damaged, it is not JSON: {error}; write the entry again") from None
+        raise ValueError(f"the value of {key!r} is damaged: it is not JSON ({error}); write the entry again") from None
 
 
 def _text(value: Any) -> str:

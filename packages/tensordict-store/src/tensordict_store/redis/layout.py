@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tensordict_store.arrays.dtypes import numpy_dtype
 
-__all__ = ["Record", "join", "parse_record", "parse_size", "split", "tensor_record"]
+__all__ = ["Record", "gone", "join", "parse_record", "parse_size", "split", "tensor_record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +149,10 @@ def split(name: str) -> tuple[str, ...]:
     ('a', 'b.c')
     """
     return tuple(part.replace("%2E", ".").replace("%25", "%") for part in name.split("."))
+
+
+def gone(key: str, remedy: str = "store it again") -> KeyError:
+    """Report that the server does not have the value of an entry any more."""
+    return KeyError(
+        f"the entry {key!r} is gone from the server: it was deleted, or its time to live has ended; {remedy}"
+    )

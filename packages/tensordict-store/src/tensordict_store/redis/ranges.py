@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_store.arrays.dtypes import as_array
 from tensordict_store.arrays.selection import Selector
 from tensordict_store.redis.commands import Reads
-from tensordict_store.redis.layout import Record
+from tensordict_store.redis.layout import Record, gone
 
 __all__ = ["Request", "as_bytes", "tensor_of"]
 
@@ -87,7 +87,7 @@ def tensor_of(key: str, content: Any, size: int, dtype: torch.dtype) -> Tensor:
         ValueError: The length of the value does not match its shape.
     """
     if content is None:
-        raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live has ended")
+        raise gone(key)
     if len(content) != size:
         raise ValueError(
             f"the value of {key!r} on the server has {len(content)} bytes, but its shape requires {size}; "

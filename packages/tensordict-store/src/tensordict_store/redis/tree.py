@@ -18,7 +18,7 @@ from tensordict_core.extension import Meta
 from tensordict_store.arrays.values import STACK, VALUE, Encoded, decode, encode
 from tensordict_store.redis.commands import Command
 from tensordict_store.redis.connection import Connection
-from tensordict_store.redis.layout import Record, join, parse_record, parse_size, split
+from tensordict_store.redis.layout import Record, gone, join, parse_record, parse_size, split
 
 __all__ = ["Change", "Path", "Tree", "batch_size_of", "decoded", "encoded"]
 
@@ -247,7 +247,7 @@ def decoded(key: str, record: Record, content: bytes | None, meta: Meta, allow_p
         ValueError: The bytes are damaged, or they are a pickle and pickles are not allowed.
     """
     if content is None:
-        raise KeyError(f"the entry {key!r} is gone from the server: it was deleted, or its time to live has ended")
+        raise gone(key)
     if record.encoding == "json_array":
         values = decode(key, Encoded(content, {VALUE: {"encoding": "json"}}), Meta(torch.Size(())), False).data
         size = (len(values),) if record.stack is None else record.stack

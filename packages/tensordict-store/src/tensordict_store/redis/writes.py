@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_core.extension import Index, Meta, Node
 from tensordict_store.arrays.selection import Selector, select
 from tensordict_store.redis.commands import Runs, Writes
-from tensordict_store.redis.layout import Record, tensor_record
+from tensordict_store.redis.layout import Record, gone, tensor_record
 from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather, scatter
 from tensordict_store.redis.tree import Change, Path, Tree
@@ -58,12 +58,9 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
             start = wanted.start
             _put_part(changed, start, record.shape, index, value)
             writes += _whole_rows(wanted.reads.name, record, [(start, start + len(changed))], changed)
-    gone = scatter(connection, writes, tree.name("__guard__")) if writes else None
-    if gone is not None:
-        raise KeyError(
-            f"the entry {gone!r} is gone from the server: it was deleted, or its time to live has ended; "
-            "nothing was written, store the entry again"
-        )
+    lost = scatter(connection, writes, tree.name("__guard__")) if writes else None
+    if lost is not None:
+        raise gone(lost, "nothing was written, store the entry again")
 
 
 def facts_of(meta: Meta) -> dict[str, Any]:

@@ -107,8 +107,7 @@ def open_store(
         if isinstance(error, FileExistsError) or "Contains" in type(error).__name__:
             raise
         raise OSError(
-            f"the zarr store {where!r} cannot be opened, its metadata may be damaged; "
-            f"restore them from a copy ({error})"
+            f"the zarr store {where!r} cannot be opened; its metadata may be damaged: restore it from a copy ({error})"
         ) from error
     return Store(where, mode, storage_options), group
 

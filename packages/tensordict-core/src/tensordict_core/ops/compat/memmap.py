@@ -415,5 +415,5 @@ class MemmapStubs(Node):
         """
         path = None if self._annotations is None else self._annotations.get("saved_path")
         if path is None and not self.is_memmap():
-            raise AttributeError("the tensordict has no saved path; memmap(path) gives one that has")
+            raise AttributeError("the tensordict is not mapped, so it has no saved path; call memmap(path) first")
         return cast("Path | None", path)
