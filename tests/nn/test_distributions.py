@@ -195,7 +195,7 @@ def test_mappings_by_name():
     )
     add_custom_mapping("triple", lambda x: 3 * x)
     assert mappings("triple")(torch.ones(1)) == 3
-    with pytest.raises(NotImplementedError, match="no mapping 'nothing'"):
+    with pytest.raises(NotImplementedError, match="Unknown mapping nothing"):
         mappings("nothing")
     for key in ("biased_softplus_x", "biased_softplus_1_2_3"):
         with pytest.raises(ValueError, match=key):

@@ -56,5 +56,5 @@ def test_vmap_maps_a_subclass_of_parameters():
 def test_a_key_that_is_not_written_cannot_be_selected():
     module = TensorDictModule(nn.Linear(3, 4), in_keys=["a"], out_keys=["b"])
     for error in (ValueError, RuntimeError):
-        with pytest.raises(error, match="not among the out_keys"):
+        with pytest.raises(error, match="must be in out_keys"):
             module.select_out_keys("c")

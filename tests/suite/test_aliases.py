@@ -45,6 +45,8 @@ LINES = [
     "from tensordict.nn.common import TensorDictModuleBase, TensorDictModule, dispatch",
     "from tensordict.nn.probabilistic import InteractionType, interaction_type, _use_generator",
     "from tensordict.nn.utils import _set_dispatch_td_nn_modules, _set_skip_existing_None, Buffer, expln, mappings",
+    "from tensordict.nn.distributions import set_interaction_type",
+    "from tensordict.nn.tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper",
     "from tensordict.nn.functional_modules import _exclude_td_from_pytree",
     "from tensordict.nn.distributions.composite import _add_suffix",
     "from tensordict.nn.distributions.truncated_normal import TruncatedStandardNormal",

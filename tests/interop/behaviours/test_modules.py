@@ -125,7 +125,63 @@ def test_lambdas_are_pickled() -> None:
     assert_same(call)
 
 
+@pytest.mark.parametrize("keys", [[("a", 1)], [()]])
+def test_tuples_of_anything_but_strings_are_no_keys(keys: Any) -> None:
+    assert_same(lambda lib: lib.TensorDictModule(abs, keys, ["y"]))
+    assert_same(lambda lib: lib.TensorDictModule(abs, ["x"], keys))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ZeroDivisionError, AttributeError, TypeError])
+@pytest.mark.parametrize("in_keys", [["x", "z"], {"a": "x", "b": "z"}])
+def test_errors_of_a_function_that_lacks_an_input_keep_their_type(error: Any, in_keys: Any) -> None:
+    def fail(a: Any, b: Any) -> Any:
+        raise error("cause")
+
+    assert_same(lambda lib: lib.TensorDictModule(fail, in_keys, ["y"])(td_of(lib)))
+
+
+def test_keyword_arguments_that_lack_an_input_raise_the_error_of_the_function() -> None:
+    assert_same(lambda lib: lib.TensorDictModule(lambda a, b: a + b, {"a": "x", "b": "z"}, ["y"])(td_of(lib)))
+
+
+def test_arguments_of_the_module_win_over_those_of_the_call() -> None:
+    def call(lib: Any) -> Any:
+        module = lib.TensorDictModule(lambda x, by=1: x + by, ["x"], ["y"], method_kwargs={"by": 2})
+        return module(td_of(lib), by=5)
+
+    assert_same(call)
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_sequences_take_modules_in_any_place(where: str) -> None:
+    def call(lib: Any) -> Any:
+        sequence = lib.TensorDictSequential(lib.TensorDictModule(lambda x: x + 1, ["x"], ["y"]))
+        more = lib.TensorDictModule(lambda x: x * 2, ["x"], ["x"])
+        sequence.insert(0, more) if where == "first" else sequence.append(more)
+        return len(sequence), sequence(td_of(lib, x=torch.ones(3)))
+
+    assert_same(call)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_sequences_pass_no_arguments_on(nested: bool) -> None:
+    def call(lib: Any) -> Any:
+        sequence = lib.TensorDictSequential(lib.TensorDictModule(lambda x, by=1: x * by, ["x"], ["y"]))
+        return (lib.TensorDictSequential(sequence) if nested else sequence)(td_of(lib), by=2)
+
+    assert_same(call)
+
+
 # dispatch
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_none_is_an_argument(strict: bool) -> None:
+    def call(lib: Any) -> Any:
+        module = lib.TensorDictModule(lambda x, y: x if y is None else x + y, ["x", "y"], ["z"], strict=strict)
+        return module(torch.ones(2), None), module(x=torch.ones(2), y=None)
+
+    assert_same(call)
 
 
 @pytest.mark.parametrize("more", [(5,), (5, 6), ()])

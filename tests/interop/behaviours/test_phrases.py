@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from side_by_side import OURS, THEIRS, Row, catchable
+from torch import nn
 
 
 def td(lib: Any, *size: int) -> Any:
@@ -40,6 +41,33 @@ def unlocked(lib: Any) -> Any:
 
 def resized_stack(lib: Any) -> Any:
     stack(lib).batch_size = []
+
+
+def module(lib: Any, function: Any, in_keys: Any = ("a",), **options: Any) -> Any:
+    return lib.TensorDictModule(function, list(in_keys), ["b"], **options)
+
+
+def skipping(lib: Any) -> Any:
+    with lib.set_skip_existing(None):
+        pass
+
+
+def squashed(loc: Any, scale: Any) -> Any:
+    return torch.distributions.TransformedDistribution(
+        torch.distributions.Normal(loc, scale), [torch.distributions.TanhTransform()]
+    )
+
+
+def drawn(lib: Any, how: str) -> Any:
+    draw = lib.ProbabilisticTensorDictModule(
+        ["loc", "scale"], ["x"], distribution_class=squashed, default_interaction_type=how
+    )
+    return draw(loc=torch.zeros(1), scale=torch.ones(1))
+
+
+def composite(lib: Any, **components: Any) -> Any:
+    params = lib.TensorDict({"x": {"loc": torch.zeros(1), "scale": torch.ones(1)}})
+    return lib.CompositeDistribution(params, distribution_map={"x": torch.distributions.Normal, **components})
 
 
 CALLS: list[tuple[str, Row]] = [
@@ -113,6 +141,44 @@ CALLS: list[tuple[str, Row]] = [
     ("stack_dim must not be None", lambda lib: lib.dense_stack_tds([td(lib), td(lib)])),
     ("already present in TensorDict", lambda lib: td(lib).rename_key_("a", "b", safe=True)),
     ("does not match", close),
+    ("There are more tensors", lambda lib: module(lib, lambda a: (a, a))(td(lib))),
+    ("There are more out_keys than tensors", lambda lib: module(lib, lambda a: None)(td(lib))),
+    ("Duplicated argument in args and kwargs", lambda lib: module(lib, abs)(torch.ones(1), a=torch.ones(1))),
+    ("Got a non-empty list of extra", lambda lib: module(lib, abs)(torch.ones(1), torch.ones(1))),
+    ("Can't select non existent key", lambda lib: module(lib, abs).select_out_keys("z")),
+    (
+        "All keys in selected_out_keys must be in out_keys",
+        lambda lib: lib.TensorDictSequential(module(lib, abs), selected_out_keys=["z"]),
+    ),
+    ("Module 3", lambda lib: module(lib, 3)),
+    ("is not callable", lambda lib: module(lib, 3)),
+    ("Some tensors that are necessary for the module call", lambda lib: module(lib, nn.Tanh(), ["z"])(td(lib))),
+    ('key "z" not found in TensorDict with keys', lambda lib: module(lib, abs, ["z"], strict=True)(td(lib))),
+    ("the first argument of the wrapped function must be named 'tensordict'", lambda lib: lib.dispatch(lambda td: td)),
+    (
+        "does not support keyword arguments other than 'tensordict_out' or in_keys",
+        lambda lib: lib.TensorDictSequential(module(lib, abs))(td(lib), scale=1),
+    ),
+    (
+        "reset_parameters_recursive does not support batched TensorDicts",
+        lambda lib: module(lib, nn.Linear(1, 1)).reset_parameters_recursive(td(lib)),
+    ),
+    ("It seems you are using set_skip_existing as a context manager", skipping),
+    ("Unknown mapping nothing", lambda lib: lib.mappings("nothing")),
+    ("Incorrect truncation range", lambda lib: lib.TruncatedNormal(torch.zeros(1), torch.ones(1), a=1.0, b=-1.0)),
+    ("does not implement mode", lambda lib: drawn(lib, "mode")),
+    ("median is not implemented", lambda lib: drawn(lib, "median")),
+    (
+        "No distribution module found in",
+        lambda lib: lib.ProbabilisticTensorDictSequential(module(lib, abs)).get_dist(td(lib)),
+    ),
+    (
+        "must consist of zero or more TensorDictModules followed by a ProbabilisticTensorDictModule",
+        lambda lib: lib.ProbabilisticTensorDictSequential(),
+    ),
+    ("Expected a tensordict sample", lambda lib: composite(lib).log_prob(torch.zeros(1))),
+    ("could be found in the sampled tensordict", lambda lib: composite(lib).icdf(lib.TensorDict({}))),
+    ("no param z found in params with keys", lambda lib: composite(lib, z=torch.distributions.Normal)),
 ]
 
 

@@ -234,3 +234,44 @@ def test_a_delta_takes_another_value() -> None:
         return delta.mode, delta.log_prob(torch.ones(2))
 
     assert_same(call)
+
+
+RELAXED = {
+    "RelaxedOneHotCategorical": {"temperature": torch.tensor(0.5), "logits": torch.tensor([1.0, 2.0, 0.0])},
+    "RelaxedBernoulli": {"temperature": torch.tensor(0.5), "logits": torch.tensor([1.0, 2.0, -1.0])},
+    "LogisticNormal": {"loc": torch.tensor([0.0, 1.0]), "scale": torch.tensor([1.0, 0.5])},
+}
+
+
+@pytest.mark.parametrize("name", RELAXED)
+def test_relaxed_distributions_have_a_deterministic_value(name: str) -> None:
+    params = RELAXED[name]
+
+    def call(lib: Any) -> Any:
+        draw = lib.ProbabilisticTensorDictModule(list(params), ["x"], distribution_class=getattr(D, name))
+        return draw(lib.TensorDict(params))["x"]
+
+    assert_same(call)
+
+
+def test_interaction_types_are_equal_to_their_names() -> None:
+    assert_same(lambda lib: [one == one.value for one in lib.InteractionType] + [str(lib.InteractionType.MODE)])
+
+
+@pytest.mark.parametrize("call", ["forward", "get_dist", "log_prob"])
+def test_arguments_of_a_call_go_to_the_modules_that_are_not_probabilistic(call: str) -> None:
+    def run(lib: Any) -> Any:
+        scaled = lib.TensorDictModule(lambda x, by=1: (x * by, x.exp()), ["x"], ["loc", "scale"])
+        made = getattr(lib.ProbabilisticTensorDictSequential(scaled, normal(lib)), call)(
+            td_of(lib, x=torch.ones(3), s=torch.zeros(3)), by=3
+        )
+        return made.loc if call == "get_dist" else made
+
+    assert_same(run)
+
+
+def test_a_sequence_may_score_values_that_it_does_not_draw() -> None:
+    def call(lib: Any) -> Any:
+        return policy(lib)(td_of(lib), _requires_sample=False)
+
+    assert_same(call)

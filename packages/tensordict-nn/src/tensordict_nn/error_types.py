@@ -38,6 +38,9 @@ class UnknownOutKeysError(ValueError, RuntimeError):
 class MissingInputsError(KeyError, ValueError):
     """Inputs of a module are not in the tensordict."""
 
+    def __str__(self) -> str:  # a KeyError shows the repr of its message, with escaped quotes
+        return str(self.args[0])
+
 
 class MissingParametersError(MissingInputsError, TypeError):
     """The parameters of a distribution are not in the tensordict."""

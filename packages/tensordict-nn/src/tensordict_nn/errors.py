@@ -14,7 +14,6 @@ from tensordict_nn.error_types import (
     ExclusiveError,
     InvalidKeysError,
     KeysDifferError,
-    MissingDistributionError,
     MissingInputsError,
     NoSlotError,
     NoSuchModuleError,
@@ -28,7 +27,12 @@ from tensordict_nn.error_types import (
 )
 
 
-def _list(names: Iterable[Any]) -> str:
+def listed(names: Iterable[Any]) -> str:
+    """Return names as a list, the first twenty of them.
+
+    >>> listed(["a", ("b", "c")])
+    "['a', ('b', 'c')]"
+    """
     shown = [repr(name) for name in names]
     return "[" + ", ".join(shown[:20]) + (", ..." if len(shown) > 20 else "") + "]"
 
@@ -54,7 +58,7 @@ def no_slot(path: tuple[str, ...], module: Any, names: Iterable[str]) -> NoSlotE
     names = list(names)
     return NoSlotError(
         f"key {path!r} has no parameter or buffer to go to: {type(module).__name__} at {_where(path[:-1])} has "
-        f"{_list(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
+        f"{listed(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
     )
 
 
@@ -63,7 +67,7 @@ def no_submodule(path: tuple[str, ...], module: Any, names: Iterable[str]) -> No
     names = list(names)
     return NoSlotError(
         f"key {path!r} holds a tensordict, for which {type(module).__name__} at {_where(path[:-1])} has no sub-module; "
-        f"it has {_list(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
+        f"it has {listed(names)}{_nearest(path[-1], names) or '; remove it with exclude()'}"
     )
 
 
@@ -123,7 +127,7 @@ def unlike(path: tuple[str, ...]) -> RuntimeError:
 def unknown_state(names: Iterable[str], module: Any) -> KeyError:
     """Report that a state dict has keys that the module does not have."""
     return KeyError(
-        f"the entries {_list(names)} are not in the state dict of {type(module).__name__}; remove them with exclude()"
+        f"the entries {listed(names)} are not in the state dict of {type(module).__name__}; remove them with exclude()"
     )
 
 
@@ -153,7 +157,8 @@ def without_values(path: tuple[str, ...]) -> RuntimeError:
 def no_mode() -> RuntimeError:
     """Report that a ``set_skip_existing`` block was entered without a mode."""
     return RuntimeError(
-        "mode=None was given to a set_skip_existing block, which takes True, False or keys; None is for decorators"
+        "It seems you are using set_skip_existing as a context manager with mode=None; None is for decorators, pass "
+        "True, False or keys"
     )
 
 
@@ -167,22 +172,25 @@ def skipping_compiled() -> RuntimeError:
 def not_dispatchable(function: Any, names: list[str], decorator: str = "dispatch") -> RuntimeError:
     """Report that the first argument of a decorated function is not the tensordict."""
     return RuntimeError(
-        f"{function.__qualname__} has the arguments {_list(names)}, and {decorator} takes functions whose first "
-        "argument (after self) must be named 'tensordict'; rename it"
+        f"the first argument of the wrapped function must be named 'tensordict', after self: {decorator} got "
+        f"{function.__qualname__} with the arguments {listed(names)}; rename it"
     )
 
 
 def too_many_arguments(module: Any, count: int, keys: Iterable[Any]) -> TooManyArgumentsError:
     """There are more positional arguments than input keys."""
     return TooManyArgumentsError(
-        f"{type(module).__name__} got {count} positional arguments and takes one positional argument for each of its "
-        f"in_keys {_list(keys)}; pass others by name"
+        f"Got a non-empty list of extra arguments: {type(module).__name__} got {count} positional arguments and takes "
+        "one positional argument for each of its "
+        f"in_keys {listed(keys)}; pass others by name"
     )
 
 
 def given_twice(name: str) -> RuntimeError:
     """Report that an input is given twice."""
-    return RuntimeError(f"Duplicated argument: the input {name!r} is given by position and by name; give it once")
+    return RuntimeError(
+        f"Duplicated argument in args and kwargs: the input {name!r} is given by position and by name; give it once"
+    )
 
 
 def missing_inputs(
@@ -191,9 +199,10 @@ def missing_inputs(
     """Report that inputs of a module are missing in the tensordict; ``kind`` is the class of the error."""
     absent, keys = list(absent), list(keys)
     name = absent[0] if isinstance(absent[0], str) else absent[0][-1]
+    shown = f'"{name}"' if name == absent[0] else absent[0]
     return kind(
         f"Some tensors that are necessary for the module call are missing: {type(module).__name__} needs the keys "
-        f"{_list(absent)}, which are not in the tensordict with keys {_list(keys)}"
+        f"{listed(absent)}, and key {shown} not found in TensorDict with keys {listed(keys)}"
         f"{_nearest(name, keys) or '; set them before the call'}"
     )
 
@@ -202,16 +211,17 @@ def wrong_count(module: Any, count: int, out_keys: Iterable[Any]) -> WrongCountE
     """Report that a module returned more or fewer values than it has output keys."""
     out_keys = list(out_keys)
     return WrongCountError(
-        f"{type(module).__name__} returned {count} values for the {len(out_keys)} out_keys {_list(out_keys)}; give one "
-        "key for each ('_' drops a value)"
+        f"There are more {'tensors than out_keys' if count > len(out_keys) else 'out_keys than tensors'}: "
+        f"{type(module).__name__} returned {count} values for the {len(out_keys)} out_keys {listed(out_keys)}; give "
+        "one key for each ('_' drops a value)"
     )
 
 
 def not_callable(module: Any) -> NotAModuleError:
     """Report that a module is not callable."""
     return NotAModuleError(
-        f"{type(module).__name__} is not callable, and a TensorDictModule wraps a callable; pass method= to call "
-        "another method than forward"
+        f"Module {str(module)[:200]} of type {type(module).__name__} is not callable, and a TensorDictModule wraps a "
+        "callable; pass method= to call another method than forward"
     )
 
 
@@ -223,9 +233,8 @@ def bad_inplace(value: Any, allowed: str) -> ValueError:
 def unknown_out_keys(module: Any, absent: Iterable[Any], out_keys: Iterable[Any]) -> UnknownOutKeysError:
     """Report that the module does not write a selected key."""
     return UnknownOutKeysError(
-        f"Can't select non existent keys: the keys {_list(absent)} are not among the out_keys {_list(out_keys)} of "
-        f"{type(module).__name__}; "
-        "select others, or call reset_out_keys() before a new selection"
+        f"Can't select non existent keys {listed(absent)}: All keys in selected_out_keys must be in out_keys "
+        f"{listed(out_keys)} of {type(module).__name__}; select others, or call reset_out_keys() before a new selection"
     )
 
 
@@ -254,24 +263,29 @@ def needs_cloudpickle(function: Any) -> PicklingError:
     )
 
 
-def bad_generator(generator: Any) -> TypeError:
-    """Report that the value cannot seed samples."""
-    return TypeError(
-        f"generator is a {type(generator).__name__}, and a probabilistic module takes a torch.Generator, a seed, or "
-        "the key of an entry that holds either; pass one of these"
+def sequence_arguments(module: Any, kwargs: Iterable[str]) -> RuntimeError:
+    """Report that a sequence was called with arguments that are not inputs."""
+    return RuntimeError(
+        f"{type(module).__name__} does not support keyword arguments other than 'tensordict_out' or in_keys: "
+        f"{listed(module.in_keys)}, and got {listed(kwargs)}; store them in the modules, or in the tensordict"
     )
+
+
+def modules_have_names(module: Any) -> TypeError:
+    """Report that a module without a name is inserted into a sequence of named modules."""
+    return TypeError(f"the modules of {type(module).__name__} have names; assign with sequence[name] = module")
 
 
 def no_such_module(name: Any, names: Iterable[Any]) -> NoSuchModuleError:
     """Report that a sequence has no module of that name."""
-    return NoSuchModuleError(f"no module {name!r} in the sequence of {_list(names)}; index it by position or by name")
+    return NoSuchModuleError(f"no module {name!r} in the sequence of {listed(names)}; index it by position or by name")
 
 
 def batched_parameters(batch_size: Iterable[int]) -> RuntimeError:
     """Report that the parameters of a module have batch dimensions."""
     return RuntimeError(
-        f"the parameters have batch size {list(batch_size)}, and reset_parameters_recursive takes those of one module; "
-        "unbind them first"
+        "reset_parameters_recursive does not support batched TensorDicts: the parameters have batch size "
+        f"{list(batch_size)}; unbind them first"
     )
 
 
@@ -294,7 +308,7 @@ def not_traceable(module: Any) -> TypeError:
 def missing_argument(module: Any, name: str) -> TypeError:
     """Report that a traced module has an argument without a key."""
     return TypeError(
-        f"the argument {name!r} has no key among the in_keys {_list(module.in_keys)} of the module; add one, or give "
+        f"the argument {name!r} has no key among the in_keys {listed(module.in_keys)} of the module; add one, or give "
         "it a default"
     )
 
@@ -310,7 +324,7 @@ def not_parameters(key: str, value: Any) -> TypeError:
 def uncommon_keys(keys: Iterable[str]) -> RuntimeError:
     """Report that the elements of a lazy stack do not have the same keys."""
     return RuntimeError(
-        f"the keys {_list(keys)} are in some elements of a lazy stack only, and parameters need them in all; make "
+        f"the keys {listed(keys)} are in some elements of a lazy stack only, and parameters need them in all; make "
         "parameters of each of its tensordicts"
     )
 
@@ -325,8 +339,8 @@ def same_name(name: str) -> KeyError:
 def cannot_require_grad(keys: Iterable[Any]) -> RuntimeError:
     """Integers and bools take no gradients."""
     return RuntimeError(
-        f"the entries {_list(keys)} are not floating-point tensors and cannot require gradients; call requires_grad_() "
-        "of the module that holds the parameters, which leaves buffers out"
+        f"the entries {listed(keys)} are not floating-point tensors and cannot require gradients; call "
+        "requires_grad_() of the module that holds the parameters, which leaves buffers out"
     )
 
 
@@ -341,95 +355,6 @@ def not_in_place(method: str) -> RuntimeError:
 def parameters_called() -> NotCallableError:
     """Parameters cannot be called."""
     return NotCallableError("TensorDictParams cannot be called; put them into a module with params.to_module(module)")
-
-
-def unknown_mapping(key: str, names: Iterable[str]) -> NotImplementedError:
-    """Report that a mapping is unknown."""
-    return NotImplementedError(f"no mapping {key!r}; use one of {_list(names)} or add it with add_custom_mapping")
-
-
-def bad_mapping(key: str) -> ValueError:
-    """Report that the numbers in the name of a biased softplus are invalid."""
-    return ValueError(
-        f"the mapping {key!r} is not biased_softplus_{{bias}} or biased_softplus_{{bias}}_{{min_val}}; give numbers"
-    )
-
-
-def empty_interval() -> ValueError:
-    """Report that the bounds of a truncated normal are in the wrong order."""
-    return ValueError(
-        "the bounds a and b leave an empty interval, and a truncated normal needs a < b everywhere; swap them"
-    )
-
-
-def no_such_value(dist: Any, name: str) -> NotImplementedError:
-    """Report that a distribution has no such property."""
-    return NotImplementedError(
-        f"{type(dist).__name__}.{name} is not implemented; use another interaction type, or add a property of that name"
-    )
-
-
-def not_a_sample(sample: Any) -> RuntimeError:
-    """Report that the sample of a composite distribution is not a tensordict."""
-    return RuntimeError(
-        f"the sample is a {type(sample).__name__}, and a CompositeDistribution takes a tensordict with an entry for "
-        "each of its keys; pass what sample() returns"
-    )
-
-
-def missing_component(name: Any, keys: Iterable[Any]) -> KeyError:
-    """Report that the parameters of a component are missing."""
-    return KeyError(
-        f"the component {name!r} has no entry in the parameters with keys {_list(keys)}; add its parameters"
-    )
-
-
-def no_component(key: Any, keys: Iterable[Any]) -> KeyError:
-    """Report that a composite has no component for an output key."""
-    return KeyError(f"the out_key {key!r} is none of the components {_list(keys)} of the distribution; rename it")
-
-
-def no_sum_key(keys: Iterable[Any]) -> RuntimeError:
-    """Report that a single key was requested of a module with several log-probabilities."""
-    return RuntimeError(
-        f"composite_lp_aggregate is False: the log-probabilities of several values have several keys, "
-        f"{_list(keys)}; use log_prob_keys, or sum them "
-        "with set_composite_lp_aggregate(True)"
-    )
-
-
-def one_sum_key() -> RuntimeError:
-    """There is one log-probability, and several keys are given."""
-    return RuntimeError(
-        "log_prob_keys was given with composite_lp_aggregate, which sums to one log-probability; pass log_prob_key"
-    )
-
-
-def key_taken(key: Any) -> ValueError:
-    """Report that a log-probability would overwrite its sample."""
-    return ValueError(f"the key {key!r} is that of a value and cannot be that of a log-probability; give another one")
-
-
-def not_probabilistic(module: Any) -> TypeError:
-    """Report that the last module of a sequence is not probabilistic."""
-    return TypeError(
-        f"{type(module).__name__}, the last module of the sequence, is not probabilistic, which return_composite=False "
-        "requires; pass return_composite=True"
-    )
-
-
-def no_distribution(module: Any) -> MissingDistributionError:
-    """No module of a sequence is probabilistic."""
-    return MissingDistributionError(
-        f"{type(module).__name__} has no probabilistic module, and so no distribution; add a "
-        "ProbabilisticTensorDictModule"
-    )
-
-
-def bad_parameters(dist: Any, keys: Iterable[Any]) -> str:
-    """Return the note of an error that a distribution raised: the keys of its parameters."""
-    name = getattr(dist, "__name__", type(dist).__name__)
-    return f"distribution keywords and tensordict keys must match, while making a {name} of the keys {_list(keys)}"
 
 
 def bad_warmup(warmup: Any) -> ValueError:
@@ -472,6 +397,6 @@ def graph_structure_changed(got: Any, expected: Any) -> ValueError:
 def packed_state(module: Any, names: Iterable[str]) -> str:
     """Return the warning for a module with state that is neither a parameter nor a buffer."""
     return (
-        f"{type(module).__name__} keeps {_list(names)} neither as parameters nor as buffers, so from_module leaves "
+        f"{type(module).__name__} keeps {listed(names)} neither as parameters nor as buffers, so from_module leaves "
         "them out; pass use_state_dict=True to include them"
     )

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from tensordict_core import NestedKey, TensorDict, unravel_key
 from tensordict_core.extension import TensorCollection
-from tensordict_nn import errors
+from tensordict_nn import distribution_errors as errors
 from tensordict_nn.sampling.aggregation import composite_lp_aggregate
 from tensordict_nn.sampling.interaction import InteractionType, take
 
@@ -329,10 +329,17 @@ class CompositeDistribution(Distribution):
         """Set ``<key>_icdf`` to the quantile of the probability at ``<key>_cdf``, and return the sample.
 
         Without such an entry, the probability is that of the value, as `cdf` computes it.
+
+        Raises:
+            KeyError: The sample has neither of the two.
         """
         for key, dist in self.dists.items():
             share = sample.get(with_suffix(key, "_cdf"), None)
-            share = dist.cdf(sample.get(key)) if share is None else share
+            if share is None:
+                value = sample.get(key, None)
+                if value is None:
+                    raise errors.no_probability(key, with_suffix(key, "_cdf"), sample.keys(True, True))
+                share = dist.cdf(value)
             sample.set(with_suffix(key, "_icdf"), dist.icdf(share))
         return sample
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tensordict_nn import errors
+from tensordict_nn import distribution_errors as errors
 
 __all__ = ["add_custom_mapping", "biased_softplus", "expln", "inv_softplus", "mappings"]
 

@@ -40,6 +40,8 @@ class OneHotCategorical(Categorical):
     tensor([0, 1, 0])
     """
 
+    num_params = 1
+
     def __init__(self, logits: Tensor | None = None, probs: Tensor | None = None, **kwargs: Any) -> None:
         given = logits if probs is None else probs
         if given is not None and given.ndim > 1 and given.shape[-1] == 1:

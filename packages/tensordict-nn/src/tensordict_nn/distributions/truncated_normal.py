@@ -17,7 +17,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.special import erfcx, log_ndtr, ndtri
 
-from tensordict_nn import errors
+from tensordict_nn import distribution_errors as errors
 
 __all__ = ["TruncatedNormal", "TruncatedStandardNormal"]
 

@@ -18,6 +18,7 @@ from torch import nn
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
+from tensordict_nn.error_types import MissingInputsError, MissingParametersError
 from tensordict_nn.modules.pickling import carried, restored
 
 __all__ = ["TensorDictModuleBase", "as_keys", "checked_keys", "device_of", "format_module", "require_inputs"]
@@ -53,22 +54,27 @@ def checked_keys(keys: NestedKey | Sequence[NestedKey], name: str) -> Keys:
     if not isinstance(keys, str | tuple | list) or keys == ():
         raise errors.bad_keys(name, keys)
     try:
-        return as_keys(keys)
+        flat = as_keys(keys)
     except (TypeError, ValueError, KeyError, RuntimeError):
         raise errors.bad_keys(name, keys) from None
+    if () in flat:  # tuples of anything but strings name no entry
+        raise errors.bad_keys(name, keys)
+    return flat
 
 
 def require_inputs(module: Any, keys: Iterable[Any], td: Any, cause: Exception | None = None) -> None:
     """Check that a tensordict has the inputs of a module.
 
     Raises:
-        KeyError: A key is missing; ``cause`` is the error that the module raised without it.
+        KeyError: A key is missing; ``cause`` is the error that the module raised without it. After a `TypeError` of the
+            module, the error is a `TypeError`, too.
 
     >>> require_inputs(torch.nn.Linear(1, 1), ["a"], TensorDict({"a": 0}))
     """
     absent = [key for key in keys if key not in td]
     if absent:
-        raise errors.missing_inputs(module, absent, td.keys()) from cause
+        kind = MissingParametersError if isinstance(cause, TypeError) else MissingInputsError
+        raise errors.missing_inputs(module, absent, td.keys(), kind) from cause
 
 
 def _drop_unselected(module: Any, args: Any, output: Any) -> Any:

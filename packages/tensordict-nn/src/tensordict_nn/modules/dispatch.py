@@ -158,12 +158,11 @@ class dispatch:
         for key, value in zip(source, args, strict=False):
             if self._name(key) in kwargs:
                 raise errors.given_twice(self._name(key))
-            if value is not None:
-                td.set(key, value)
+            td.set(key, value)
         for key in source[len(args) :]:
             name = self._name(key)
-            if (value := kwargs.pop(name, None)) is not None:
-                td.set(key, value)
+            if name in kwargs:
+                td.set(key, kwargs.pop(name))
         if self.auto_batch_size:
             td.auto_batch_size_()
         result = function(td, *more, **kwargs)

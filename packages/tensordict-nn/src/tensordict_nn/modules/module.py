@@ -107,10 +107,14 @@ class TensorDictModule(TensorDictModuleBase):
             self.in_keys, self._arguments = _mapping(in_keys, out_to_in_map is not False)
         else:
             if out_to_in_map is not None:
-                warnings.warn("out_to_in_map has no effect: in_keys is not a dictionary; drop it", stacklevel=2)
+                warnings.warn(
+                    "out_to_in_map is not None but is only used when in_keys is a dictionary; drop it", stacklevel=2
+                )
             self.in_keys = checked_keys(in_keys, "in_keys")
         if "_" in self._in_keys:
-            warnings.warn("the input key '_' is read like any other; it drops values only in out_keys", stacklevel=2)
+            warnings.warn(
+                'key "_" is for ignoring output, and is read like any other key among in_keys; rename it', stacklevel=2
+            )
         self.out_keys = checked_keys(out_keys, "out_keys")
         self.module = module
         self.inplace = inplace
@@ -330,7 +334,7 @@ def _run(owner: Any, form: Any, tensordict: Any, tensordict_out: Any, kwargs: di
     elif directly and type(module).__call__ is CALL and has_no_hooks(module.__dict__):
         module = module.forward
     if has_method_kwargs:
-        kwargs = {**owner._method_kwargs, **kwargs}
+        kwargs = {**kwargs, **owner._method_kwargs}
     try:
         if arguments is None:
             result = module(*values, **kwargs)
@@ -381,9 +385,12 @@ def _absent(owner: Any, values: list[Any]) -> Keys:
 
 
 def _explain(owner: Any, td: Any, values: list[Any], error: Exception) -> None:
-    """Raise an error for missing inputs, if any; otherwise adds a note that names the module."""
-    require_inputs(_called(owner), _absent(owner, values), td, error)
-    error.add_note(f"while calling {type(_called(owner)).__name__} with in_keys {owner._in_keys}")
+    """Raise an error for missing inputs if the module failed because of them; otherwise add a note on the module."""
+    absent = _absent(owner, values)
+    if "None" in str(error):  # a missing input is passed as None
+        require_inputs(_called(owner), absent, td, error)
+    missing = f", of which {absent} are missing" if absent else ""
+    error.add_note(f"while calling {type(_called(owner)).__name__} with in_keys {owner._in_keys}{missing}")
 
 
 class TensorDictModuleWrapper(TensorDictModuleBase):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from torch import nn
@@ -154,16 +154,21 @@ class TensorDictSequential(TensorDictModuleBase):
         Args:
             tensordict: The tensordict with the inputs.
             tensordict_out: The tensordict into which the results are written, regardless of ``inplace``.
-            **kwargs: More keyword arguments for every module.
+            **kwargs: Not accepted; subclasses may pass them to modules.
 
         Returns:
             The tensordict with the results.
+
+        Raises:
+            RuntimeError: There are more keyword arguments.
         """
         return self._forward(tensordict, tensordict_out, **kwargs)
 
     def _forward(self, tensordict: Any, tensordict_out: Any = None, **kwargs: Any) -> Any:
         if may_skip() and tensordict_out is None and skips(self._in_keys, self.out_keys_source, tensordict):
             return tensordict
+        if kwargs:
+            self._check_kwargs(kwargs)
         inplace = self.inplace
         if tensordict_out is None:
             if inplace is None:
@@ -189,16 +194,24 @@ class TensorDictSequential(TensorDictModuleBase):
             return td
         if kwargs or has_global_hooks():
             for module in modules._modules.values():
-                td = module(td, **kwargs)
+                td = self._call(module, td, kwargs)
             return td
         for module in modules._modules.values():
             td = step(module, td) if type(module) is TensorDictModule and isinstance(td, Node) else module(td)
         return td
 
+    def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
+        """Refuse keyword arguments, which a sequence has no module for."""
+        raise errors.sequence_arguments(self, kwargs)
+
+    def _call(self, module: Any, td: Any, kwargs: dict[str, Any]) -> Any:
+        """Run one module with the keyword arguments of the call."""
+        return module(td, **kwargs)
+
     def _run_where_possible(self, module: Any, td: Any, kwargs: dict[str, Any]) -> Any:
         in_keys = as_keys(module.in_keys)
         if all(key in td for key in in_keys):
-            return module(td, **kwargs)
+            return self._call(module, td, kwargs)
         if isinstance(td, LazyStackedTensorDict):
             for one in td.tensordicts:
                 result = self._run_where_possible(module, one, kwargs)
@@ -257,6 +270,48 @@ class TensorDictSequential(TensorDictModuleBase):
         else:
             del self.module[int(name)]
         self._connect()
+
+    def insert(self, index: int, module: Any) -> None:
+        """Insert a module before the one at an index.
+
+        Args:
+            index: The position, as for lists.
+            module: The module.
+
+        Raises:
+            TypeError: The modules have names.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> sequence = TensorDictSequential(TensorDictModule(abs, ["y"], ["z"]))
+        >>> sequence.insert(0, TensorDictModule(abs, ["x"], ["y"]))
+        >>> sequence.in_keys, sequence.out_keys
+        (['x'], ['y', 'z'])
+        """
+        if isinstance(self.module, nn.ModuleDict):
+            raise errors.modules_have_names(self)
+        self.module.insert(index, self._as_module(module))
+        self._connect()
+
+    def append(self, module: Any) -> Self:
+        """Append a module; see `insert`.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> TensorDictSequential().append(TensorDictModule(abs, ["x"], ["y"])).out_keys
+        ['y']
+        """
+        self.insert(len(self), module)
+        return self
+
+    def extend(self, modules: Iterable[Any]) -> Self:
+        """Append several modules; see `insert`.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> TensorDictSequential().extend([TensorDictModule(abs, ["x"], ["y"])] * 2).out_keys
+        ['y']
+        """
+        for module in modules:
+            self.append(module)
+        return self
 
     def select_subsequence(
         self, in_keys: Sequence[NestedKey] | None = None, out_keys: Sequence[NestedKey] | None = None

@@ -9,7 +9,7 @@ import torch
 
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
-from tensordict_nn import errors
+from tensordict_nn import distribution_errors, errors
 from tensordict_nn.distributions.composite import CompositeDistribution, with_suffix
 from tensordict_nn.distributions.delta import Delta
 from tensordict_nn.error_types import MissingParametersError
@@ -106,7 +106,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
             None if num_samples is None else torch.Size([num_samples] if isinstance(num_samples, int) else num_samples)
         )
         if not (generator is None or isinstance(generator, torch.Generator | int | str | tuple)):
-            raise errors.bad_generator(generator)
+            raise distribution_errors.bad_generator(generator)
         self.generator = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
         self._sampled = self._component_keys() if out_keys is None else checked_keys(out_keys, "out_keys")
         self._scored = self._score_keys(log_prob_keys, log_prob_key)
@@ -122,19 +122,19 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     def _score_keys(self, keys: Sequence[NestedKey] | None, key: NestedKey | None) -> Keys:
         if composite_lp_aggregate():
             if keys is not None:
-                raise errors.one_sum_key()
+                raise distribution_errors.one_sum_key()
             scored = [_SUM if key is None else unravel_key(key)]
         elif keys is not None:
             scored = as_keys(list(keys))
         elif key is not None:
             if len(self._sampled) > 1:
-                raise errors.no_sum_key(self._sampled)
+                raise distribution_errors.no_sum_key(self._sampled)
             scored = [unravel_key(key)]
         else:
             scored = [_SUM if one == "_" else with_suffix(one, "_log_prob") for one in self._sampled]
         for one in scored:
             if one in self._sampled:
-                raise errors.key_taken(one)
+                raise distribution_errors.key_taken(one)
         return scored
 
     # keys ------------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         """
         keys = self.log_prob_keys
         if len(keys) > 1:
-            raise errors.no_sum_key(keys)
+            raise distribution_errors.no_sum_key(keys)
         return keys[0]
 
     @property
@@ -216,7 +216,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         try:
             return self.distribution_class(**arguments, **(extra if type(extra) is dict else dict(extra.items())))
         except Exception as error:
-            error.add_note(errors.bad_parameters(self.distribution_class, self.in_keys))
+            error.add_note(distribution_errors.bad_parameters(self.distribution_class, self.in_keys))
             raise
 
     def build_dist_from_params(self, tensordict: Any) -> Any:
@@ -344,7 +344,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
                     continue
                 parts = [part for part, _ in dist.items() if _is_below(part, component)]
                 if not parts:
-                    raise errors.no_component(component, dist.keys())
+                    raise distribution_errors.no_component(component, dist.keys())
                 td.update(each.select(*(with_suffix(part, "_log_prob") for part in parts)))
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from tensordict_core import NestedKey, TensorDict
-from tensordict_nn import errors
+from tensordict_nn import distribution_errors
 from tensordict_nn.distributions.composite import CompositeDistribution
 from tensordict_nn.modules.base import Keys
 from tensordict_nn.modules.sequential import TensorDictSequential, chained_keys, copy_entries
@@ -64,9 +64,9 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             options["inplace"] = inplace
         super().__init__(*modules, **options)
         if not len(self):
-            raise errors.no_distribution(self)
+            raise distribution_errors.no_distribution(self)
         if return_composite is False and not self._ends_probabilistic():
-            raise errors.not_probabilistic(self[-1])
+            raise distribution_errors.not_probabilistic(self[-1])
         self._asked_composite = return_composite
         self._find_ruling()
 
@@ -138,7 +138,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     def _last(self) -> ProbabilisticTensorDictModule:
         modules = self._probabilistic()
         if not modules:
-            raise errors.no_distribution(self)
+            raise distribution_errors.no_distribution(self)
         return modules[-1]
 
     @property
@@ -211,9 +211,9 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """
         keys = self.log_prob_keys
         if not keys:
-            raise errors.no_distribution(self)
+            raise distribution_errors.no_distribution(self)
         if len(keys) > 1:
-            raise errors.no_sum_key(keys)
+            raise distribution_errors.no_sum_key(keys)
         return keys[0]
 
     @property
@@ -244,8 +244,15 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
 
     # running ---------------------------------------------------------------------------------------------------------
 
+    def _check_kwargs(self, kwargs: dict[str, Any]) -> None:
+        """Accept keyword arguments, which go to the modules that are not probabilistic."""
+
+    def _call(self, module: Any, td: Any, kwargs: dict[str, Any]) -> Any:
+        return module(td) if isinstance(module, _KINDS) else module(td, **kwargs)
+
     def _run(self, td: Any, kwargs: dict[str, Any]) -> Any:
-        run = super()._run if self._requires_sample else self._run_and_score
+        draws = kwargs.pop("_requires_sample", True) and self._requires_sample
+        run = super()._run if draws else self._run_and_score
         ruling = self._ruling
         if ruling is None or interaction_type() is not None:
             return run(td, kwargs)
@@ -259,7 +266,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         """Run the modules where earlier ones write the values of the last one, which it scores and does not draw."""
         *earlier, last = self
         for module in earlier:
-            td = self._run_where_possible(module, td, kwargs) if self.partial_tolerant else module(td, **kwargs)
+            run = self._run_where_possible if self.partial_tolerant else self._call
+            td = run(module, td, kwargs)
         return last(td, _requires_sample=False)
 
     def _dist_sample(self, dist: Any, interaction_type: InteractionType | None = None) -> Any:
@@ -292,7 +300,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
         tensor([1.])
         """
         if not self._probabilistic():
-            raise errors.no_distribution(self)
+            raise distribution_errors.no_distribution(self)
         modules = list(self)[:-1]
         if tensordict_out is None:
             return self._walk(modules, tensordict, {}, kwargs)
@@ -327,7 +335,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
                 out = tensordict.copy().update(out)
             return self[-1].get_dist(out)
         if not self._probabilistic():
-            raise errors.no_distribution(self)
+            raise distribution_errors.no_distribution(self)
         dists: dict[Any, Any] = {}
         out = self._walk(list(self), tensordict.copy(), dists, kwargs)
         named: dict[Any, Any] = {}
@@ -359,7 +367,7 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
                     if not all(key in td for key in module.dist_sample_keys if key != "_"):
                         td = module(td)
                 else:
-                    td = module(td, **kwargs)
+                    td = self._call(module, td, kwargs)
             return td
         finally:
             if implies:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import threading
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
-from torch.distributions import Distribution
+from torch.distributions import (
+    Distribution,
+    LogisticNormal,
+    RelaxedBernoulli,
+    RelaxedOneHotCategorical,
+    TransformedDistribution,
+)
+from torch.nn import functional
 
-from tensordict_nn import errors
+from tensordict_nn import distribution_errors as errors
 from tensordict_nn.settings import Block, Setting
 
 __all__ = ["InteractionType", "imply", "interaction_type", "set_interaction_type", "take"]
 
 
-class InteractionType(Enum):
+class InteractionType(StrEnum):
     """Which value of a distribution is used.
 
     ``MODE``, ``MEDIAN`` and ``MEAN`` are the properties of these names, ``RANDOM`` is a sample (reparameterized if the
     distribution can), and ``DETERMINISTIC`` is ``deterministic_sample`` if the distribution has it, otherwise the mode
-    if its support can be enumerated, otherwise the mean. A mean without a closed form is estimated from samples.
-    Strings are accepted in any case.
+    if its support can be enumerated, otherwise the mean; for relaxed distributions it is the most likely category. A
+    mean without a closed form is estimated from samples. Strings are accepted in any case, and a type is equal to its
+    name in lower case.
 
     >>> InteractionType("RANDOM"), InteractionType.from_str("Mode")
     (<InteractionType.RANDOM: 'random'>, <InteractionType.MODE: 'mode'>)
@@ -40,9 +48,6 @@ class InteractionType(Enum):
     def from_str(cls, name: str) -> InteractionType:
         """Return the type of a name, in any case."""
         return cls(name.lower())
-
-    def __str__(self) -> str:
-        return self.value
 
 
 _current: Setting[InteractionType | None] = Setting(None)
@@ -113,7 +118,23 @@ def _property(dist: Any, name: str) -> Any:
         return None
 
 
+def _most_likely(dist: Any) -> Any:
+    """Return the center of a distribution that has neither mode nor mean; ``None`` for other distributions."""
+    if isinstance(dist, RelaxedOneHotCategorical):
+        return functional.one_hot(dist.logits.argmax(-1), dist.logits.shape[-1]).to(dist.logits.dtype)
+    if isinstance(dist, RelaxedBernoulli):
+        return (dist.logits > 0).to(dist.logits.dtype)
+    if isinstance(dist, LogisticNormal):
+        value = dist.base_dist.mean
+        for transform in dist.transforms:
+            value = transform(value)
+        return value
+    return None
+
+
 def _deterministic(dist: Any) -> Any:
+    if isinstance(dist, TransformedDistribution) and (value := _most_likely(dist)) is not None:
+        return value
     names = ["deterministic_sample"]
     # the mean of categories is not a category
     names += ["mode", "mean"] if isinstance(dist, Distribution) and dist.has_enumerate_support else ["mean", "mode"]

@@ -38,6 +38,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "tensordict.nn.params": ("tensordict.nn", "tensordict"),
     "tensordict.nn.probabilistic": ("tensordict.nn", "tensordict.nn.distributions"),
     "tensordict.nn.sequence": ("tensordict.nn",),
+    "tensordict.nn.tensorclass_module": ("tensordict.nn",),
     "tensordict.nn.utils": ("tensordict.nn",),
     "tensordict.nn.distributions.composite": ("tensordict.nn.distributions",),
     "tensordict.nn.distributions.continuous": ("tensordict.nn.distributions",),

@@ -62,6 +62,7 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
             AddStateIndependentNormalScale CompositeDistribution Delta InteractionType NormalParamExtractor
             OneHotCategorical TruncatedNormal add_custom_mapping mappings rand_one_hot
         """,
+        "tensordict_nn": "set_interaction_type",
     },
     "tensordict.prototype": {
         "tensordict_class": "tensorclass",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tensordict._serve.lazy import serve
 
 if TYPE_CHECKING:
+    from tensordict_nn import set_interaction_type as set_interaction_type
     from tensordict_nn.distributions import AddStateIndependentNormalScale as AddStateIndependentNormalScale
     from tensordict_nn.distributions import CompositeDistribution as CompositeDistribution
     from tensordict_nn.distributions import Delta as Delta
