@@ -7,9 +7,10 @@ store takes, the least of several interleaved rounds, with one thread of torch a
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,29 +20,33 @@ from benchmarks.store.rounds import data, random_rows
 from tensordict_memmap import MemmapDataset
 
 ROWS, ROUNDS = 5_000, 9
-STORES = (
-    *("mapped files", "one file", "safetensors", "HDF5", "HDF5, gzip", "zarr, default chunks"),
-    *("zarr, chunks of 64 rows", "Parquet", "Redis"),
-)
 
 
-PLACES = (
-    *("files", "one.tda", "one.safetensors", "plain.h5", "gzip.h5", "plain.zarr"),
-    *("small.zarr", "rows.parquet"),
-)
-"""The file or folder of each store, in the same order; a server has none."""
+class Store(NamedTuple):
+    """A file or folder, and how a tensordict is written to it and opened from it."""
+
+    place: str
+    write: Callable[[Any, Path], Any]
+    open: Callable[[Path], Any] = ours.TensorDict.load
 
 
-def write_all(td: Any, folder: Path) -> None:
-    """Writes a tensordict to all stores but the server."""
-    td.save(folder / "files")
-    td.save(folder / "one.tda", archive=True)
-    td.save(folder / "one.safetensors")
-    td.to_h5(folder / "plain.h5").close()
-    td.to_h5(folder / "gzip.h5", compression="gzip", compression_opts=1).close()
-    td.to_zarr(folder / "plain.zarr").close()
-    td.to_zarr(folder / "small.zarr", chunks=64).close()
-    td.to_parquet(folder / "rows.parquet")
+STORES = {
+    "mapped files": Store("files", lambda td, path: td.save(path)),
+    "one file": Store("one.tda", lambda td, path: td.save(path, archive=True)),
+    "safetensors": Store("one.safetensors", lambda td, path: td.save(path)),
+    "HDF5": Store("plain.h5", lambda td, path: td.to_h5(path).close(), ours.TensorDict.from_h5),
+    "HDF5, gzip": Store(
+        "gzip.h5",
+        lambda td, path: td.to_h5(path, compression="gzip", compression_opts=1).close(),
+        ours.TensorDict.from_h5,
+    ),
+    "zarr, default chunks": Store("plain.zarr", lambda td, path: td.to_zarr(path).close(), ours.TensorDict.from_zarr),
+    "zarr, chunks of 64 rows": Store(
+        "small.zarr", lambda td, path: td.to_zarr(path, chunks=64).close(), ours.TensorDict.from_zarr
+    ),
+    "Parquet": Store("rows.parquet", lambda td, path: td.to_parquet(path), lambda path: path),  # is read as a whole
+}
+"""The stores of files; a server comes to them."""
 
 
 def size_of(path: Path) -> int:
@@ -52,29 +57,21 @@ def sizes(folder: Path) -> dict[str, int]:
     """Return how many bytes each store takes for data with four different numbers, which compress well."""
     td = data(ours, ROWS)
     td["obs"], td["picture"] = torch.randint(4, (ROWS, 64)).float(), torch.randint_like(td["picture"], 4)
-    write_all(td, folder)
-    return {store: size_of(folder / place) for store, place in zip(STORES, PLACES, strict=False)}
+    for store in STORES.values():
+        store.write(td, folder / store.place)
+    return {name: size_of(folder / store.place) for name, store in STORES.items()}
 
 
 def main() -> None:
     torch.set_num_threads(1)
     td, index, new = data(ours, ROWS), random_rows(ROWS), data(ours, 256)
-    load = ours.TensorDict
     server = Server()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_all(td, folder)
-        stores: dict[str, Any] = {
-            "mapped files": load.load(folder / "files"),
-            "one file": load.load(folder / "one.tda"),
-            "safetensors": load.load(folder / "one.safetensors"),
-            "HDF5": load.from_h5(folder / "plain.h5"),
-            "HDF5, gzip": load.from_h5(folder / "gzip.h5"),
-            "zarr, default chunks": load.from_zarr(folder / "plain.zarr"),
-            "zarr, chunks of 64 rows": load.from_zarr(folder / "small.zarr"),
-            "Parquet": folder / "rows.parquet",
-            "Redis": td.to_store(port=server.port),
-        }
+        for store in STORES.values():
+            store.write(td, folder / store.place)
+        stores = {name: store.open(folder / store.place) for name, store in STORES.items()}
+        stores["Redis"] = td.to_store(port=server.port)
         reads = {
             "one row": lambda store: store[77].clone(),
             "256 random rows": lambda store: store[index].clone(),
@@ -87,31 +84,31 @@ def main() -> None:
             "zarr, default chunks": td.to_zarr(folder / "grow.zarr"),
             "zarr, chunks of 64 rows": td.to_zarr(folder / "grow64.zarr", chunks=64),
         }
-        times: dict[str, dict[str, float]] = {store: {} for store in stores}
+        times: dict[str, dict[str, float]] = {name: {} for name in stores}
         for _ in range(ROUNDS):
-            for store, one in stores.items():
+            for name, one in stores.items():
                 for case, read in reads.items():
                     if isinstance(one, Path):  # a table is read as a whole
                         if case != "all rows":
                             continue
-                        read = load.from_parquet
+                        read = ours.TensorDict.from_parquet
                     start = perf_counter()
                     read(one)
-                    times[store][case] = min(times[store].get(case, 1e9), perf_counter() - start)
-            for store, grows in appends.items():
+                    times[name][case] = min(times[name].get(case, 1e9), perf_counter() - start)
+            for name, grows in appends.items():
                 start = perf_counter()
                 grows.extend(new) if isinstance(grows, MemmapDataset) else grows.append(new)
                 case = "append 256 rows"
-                times[store][case] = min(times[store].get(case, 1e9), perf_counter() - start)
+                times[name][case] = min(times[name].get(case, 1e9), perf_counter() - start)
         cases = [*reads, "append 256 rows"]
         print("| store |", " | ".join(cases), "| bytes |")
         base = times["mapped files"]
         (folder / "sizes").mkdir()
         taken = sizes(folder / "sizes")
-        for store, found in times.items():
+        for name, found in times.items():
             ratios = [f"{found[case] / base[case]:.1f}" if case in found else "-" for case in cases]
-            bytes_ = f"{taken[store] / taken['mapped files']:.2f}" if store in taken else "-"
-            print("|", " | ".join([store, *ratios, bytes_]), "|")
+            bytes_ = f"{taken[name] / taken['mapped files']:.2f}" if name in taken else "-"
+            print("|", " | ".join([name, *ratios, bytes_]), "|")
     server.stop()
 
 

@@ -110,7 +110,6 @@ def test_entries_are_renamed_removed_and_replaced(tmp_path):
 
 
 def test_entries_of_a_renamed_node_keep_their_chunks(tmp_path):
-    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
     sample().to_zarr(tmp_path / "data.zarr", chunks=3).close()
     with_others = TensorDict.from_zarr(tmp_path / "data.zarr", mode="r+")  # which would give new arrays other chunks
     with_others.rename_key_("n", "m")
