@@ -170,7 +170,7 @@ class Halving(DefaultSavePlanner):
         return super().transform_object(write_item, object * 2)
 
 
-def test_planners_that_change_objects_are_heard(tmp_path):
+def test_planners_that_change_objects_are_asked(tmp_path):
     state = {"a": torch.ones(2), "n": 4, "raw": 1}
     save(state, tmp_path / "x", planner=Halving())
     loaded = load_memmap(tmp_path / "x")

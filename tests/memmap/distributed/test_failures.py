@@ -230,7 +230,10 @@ def test_an_interrupt_of_one_rank_ends_all(ranks, target, leftovers, failed):
 # --- kills
 
 
-STEPS = [(step, killed) for step in ("join", "report", "writes_of") for killed in (0, 1)] + [("hear", 1), ("tell", 0)]
+STEPS = [(step, killed) for step in ("join", "gather", "writes_of") for killed in (0, 1)] + [
+    ("receive", 1),
+    ("scatter", 0),
+]
 
 
 @pytest.mark.parametrize(("step", "killed"), STEPS)
@@ -254,13 +257,13 @@ def test_a_rank_that_dies_at_a_step_leaves_the_earlier_checkpoint(ranks, target,
     outcomes = ranks.start(2, work).wait()
     assert outcomes[killed].died
     other = outcomes[1 - killed]
-    made = step == "hear"  # a rank that has reported its success is not needed any more
+    made = step == "receive"  # a rank that has reported its success is not needed any more
     if made:
         assert other.error is None
     else:
         assert other.error == "RankError" and other.ranks == [killed] and other.seconds < SLOW, other
     # the coordinator may die after its rename and before it says so
-    assert version_of(path) == int(made or step == "tell")
+    assert version_of(path) == int(made or step == "scatter")
     ranks.run(2, save_version_of_rank, 2, path, 2, options)
     assert version_of(path) == 2 and not leftovers(path.parent, path)
 

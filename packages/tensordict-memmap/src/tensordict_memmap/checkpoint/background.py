@@ -86,7 +86,7 @@ def hold(data: Any) -> tuple[Any, Callable[[], None]]:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    """Return what is equal for tensors that are one memory."""
+    """Return a key that is equal for tensors with the same memory."""
     if not tensor.numel():
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg()

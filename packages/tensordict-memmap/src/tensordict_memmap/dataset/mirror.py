@@ -165,7 +165,7 @@ def _has_save(url: str) -> bool:
 
 
 def _boot() -> str:
-    """Return the boot of this machine: after a crash, blocks that count as present may not have reached the disk."""
+    """Return an id of the last boot: after a crash, blocks that count as present may not have reached the disk."""
     try:
         return read_file("/proc/sys/kernel/random/boot_id").decode()
     except OSError:

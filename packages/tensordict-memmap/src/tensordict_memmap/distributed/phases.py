@@ -13,20 +13,20 @@ import orjson
 from tensordict_memmap.distributed.errors import RankError, describe_failure, failure_of
 from tensordict_memmap.distributed.rounds import Link
 
-__all__ = ["hear", "report", "tell", "tell_failure"]
+__all__ = ["gather", "receive", "scatter", "scatter_failure"]
 
 _OK, _FAILED = b"\0", b"\1"
 
 
-def report(link: Link, work: Callable[[], bytes]) -> list[bytes]:
+def gather(link: Link, work: Callable[[], bytes]) -> list[bytes]:
     """Do the part of this rank and report the result to the coordinator.
 
     Returns:
-        For the coordinator, the results of all ranks; for others nothing: they `hear` what the coordinator says.
+        For the coordinator, the results of all ranks; for others nothing: they `receive` what the coordinator says.
 
     Raises:
         RankError: For the coordinator: another rank failed or is lost; all others were told. If this rank failed, its
-            own error is raised, on another rank than the coordinator by `hear`.
+            own error is raised, on another rank than the coordinator by `receive`.
     """
     error: Exception | None = None
     try:
@@ -45,26 +45,26 @@ def report(link: Link, work: Callable[[], bytes]) -> list[bytes]:
         elif one[:1] == _FAILED:
             failures[rank] = orjson.loads(one[1:])
     if failures:
-        tell_failure(link, failures)
+        scatter_failure(link, failures)
         raise error or describe_failure(link.what, failures)
     return [one[1:] for one in found if isinstance(one, bytes)]
 
 
-def tell(link: Link, messages: Sequence[bytes]) -> None:
-    """Send each other rank what it waits for."""
-    link.scatter([_OK + message for message in messages])
+def scatter(link: Link, messages: Sequence[bytes] | None = None) -> None:
+    """Send each other rank what it waits for, by default only that all is well."""
+    link.scatter([_OK + message for message in messages or [b""] * link.team.size])
 
 
-def tell_failure(link: Link, failures: dict[int, dict[str, Any]]) -> None:
-    """Tell all other ranks that some failed; a second time it does nothing."""
+def scatter_failure(link: Link, failures: dict[int, dict[str, Any]]) -> None:
+    """Send all other ranks the failures of some; a second time it does nothing."""
     if not link.told:
         link.told = True
         text = _FAILED + orjson.dumps({str(rank): failure for rank, failure in failures.items()})
         link.scatter([text] * link.team.size)
 
 
-def hear(link: Link) -> bytes:
-    """Return what the coordinator tells this rank.
+def receive(link: Link) -> bytes:
+    """Return the message of the coordinator to this rank.
 
     Raises:
         RankError: A rank failed, or the coordinator is lost. If this rank failed, its own error is raised.

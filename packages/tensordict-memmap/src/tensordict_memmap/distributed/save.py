@@ -24,7 +24,7 @@ from tensordict_memmap.distributed.errors import RankError, failure_of
 from tensordict_memmap.distributed.formats import Format, check_same_names, format_of, whole_writes
 from tensordict_memmap.distributed.held import Held
 from tensordict_memmap.distributed.layout import Layout, path_in
-from tensordict_memmap.distributed.phases import hear, report, tell, tell_failure
+from tensordict_memmap.distributed.phases import gather, receive, scatter, scatter_failure
 from tensordict_memmap.distributed.plan import NO_NAMES, ShardPlan, pack, unpack
 from tensordict_memmap.distributed.rounds import Link, join
 from tensordict_memmap.distributed.team import Team
@@ -89,7 +89,7 @@ class ShardedSave:
         try:
             _check_options(self.path, options)
             self.held = Held(data, placements)
-        except Exception as error:  # the other ranks hear of it when they meet
+        except Exception as error:  # the other ranks are told when they meet
             self.error = error
 
     def hold(self) -> None:
@@ -104,8 +104,8 @@ class ShardedSave:
 
     def _prepare(self) -> None:
         """Describe the tensordict before the ranks meet, unless they have to tell each other the whole shapes."""
-        if self.held.dim is None and self._form is None:
-            self._form = format_of(self.held, self.path, self.options)
+        if self.held.dim is None:
+            self._describe()
 
     def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
         """Save together with the other ranks.
@@ -177,7 +177,7 @@ class ShardedSave:
         """Exchange the lengths of parts of plain leaves, if ranks hold parts of them."""
         if self.held.dim is None:
             return
-        found = report(link, lambda: orjson.dumps(self.held.lengths()))
+        found = gather(link, lambda: orjson.dumps(self.held.lengths()))
         if self.team.is_coordinator:
             lengths = [orjson.loads(one) for one in found]
             counts = {len(one) for one in lengths}
@@ -185,37 +185,37 @@ class ShardedSave:
                 error = ValueError(
                     "the ranks have different numbers of entries, and all save the same ones; pass the same keys"
                 )
-                tell_failure(link, {self.team.rank: failure_of(error)})
+                scatter_failure(link, {self.team.rank: failure_of(error)})
                 raise error
-            tell(link, [orjson.dumps(lengths)] * self.team.size)
+            scatter(link, [orjson.dumps(lengths)] * self.team.size)
         else:
-            lengths = orjson.loads(hear(link))
+            lengths = orjson.loads(receive(link))
         self.held.join_parts(lengths, self.team.index)
 
     def _describe(self) -> Format:
-        return self._form or format_of(self.held, self.path, self.options)
+        if self._form is None:
+            self._form = format_of(self.held, self.path, self.options)
+        return self._form
 
     def _follow(self, link: Link, run: Run) -> None:
         """Do what every rank but the coordinator does."""
         self._meet(link)
-        made: list[Format] = []
 
         def plan() -> bytes:
-            made.append(self._describe())
-            return made[0].plan.dumps(names=made[0].plan.digest() != link.names)
+            own = self._describe().plan
+            return own.dumps(names=own.digest() != link.names)
 
-        report(link, plan)
-        order, layout, share = unpack(hear(link))
-        head = orjson.loads(order)
+        gather(link, plan)
+        order, layout, share = unpack(receive(link))
+        head, where, form = orjson.loads(order), Layout.loads(layout), self._describe()
         if "url" in head:
-            self._upload(link, made[0], head, Layout.loads(layout), Share.loads(share), run)
+            self._upload(link, form, head, where, Share.loads(share), run)
         else:
-            where = Layout.loads(layout)
-            report(link, lambda: self._write(made[0], head, where, Share.loads(share), run))
+            gather(link, lambda: self._write(form, head, where, Share.loads(share), run))
             if self.options.checksum:
-                hear(link)
-                report(link, lambda: self._hash(head["staged"], made[0], where, run))
-        hear(link)
+                receive(link)
+                gather(link, lambda: self._hash(head["staged"], form, where, run))
+        receive(link)
 
     def _write(self, form: Format, head: dict[str, Any], layout: Layout, share: Share, run: Run) -> bytes:
         """Write the share of this rank."""
@@ -226,7 +226,7 @@ class ShardedSave:
             )
         run.check_cancelled()
         writes = writes_of(head["staged"], layout, share, form.keys, form.shapes(), form.parts, maps=head["maps"])
-        self._tell_total(form, share)
+        self._report_total(form, share)
         if run.durable and not self.options.num_threads:  # threads wait for the disk, or for syncs of many files
             run = replace(run, threads=None if len(writes) > DISK_THREADS else max(run.threads or 1, _DISK_THREADS))
         run.write_files(writes)
@@ -241,8 +241,8 @@ class ShardedSave:
     def _hash(self, staged: str, form: Format, layout: Layout, run: Run) -> bytes:
         return hash_share(staged, layout, form.sizes(), self.team.index, self.team.size, run)
 
-    def _tell_total(self, form: Format, share: Share) -> None:
-        """Tell the future how many bytes this rank writes."""
+    def _report_total(self, form: Format, share: Share) -> None:
+        """Report to the future how many bytes this rank writes."""
         if self.on_total is not None:
             counts = np.array([sum(box.volume for box in boxes) for boxes in share.table])[share.column]
             widths = np.array([kind.dtype.itemsize for kind in form.plan.kinds], dtype=np.int64)
@@ -251,9 +251,9 @@ class ShardedSave:
     def _upload(
         self, link: Link, form: Format, head: dict[str, Any], layout: Layout, share: Share, run: Run
     ) -> list[bytes]:
-        """Upload the share of this rank; return what the coordinator hears from all of them."""
+        """Upload the share of this rank; return the results of all for the coordinator."""
         plan = UploadPlan(head["files"], head["sizes"], head["uploads"])
-        self._tell_total(form, share)
+        self._report_total(form, share)
         first = self.team.is_coordinator
         made: list[list[ByteRanges]] = []
 
@@ -262,25 +262,19 @@ class ShardedSave:
             return made[0]
 
         counts = exchange(link, plan, count)
-        return report(link, lambda: upload_share(link, Store(head["url"]), plan, made[0], counts, run))
+        return gather(link, lambda: upload_share(link, Store(head["url"]), plan, made[0], counts, run))
 
     # --- the coordinator
 
     def _coordinate(self, link: Link, run: Run) -> None:
         self._meet(link)
-        made: list[Format] = []
-
-        def plan() -> bytes:
-            made.append(self._describe())
-            return made[0].plan.dumps()
-
-        messages = report(link, plan)
+        messages = gather(link, lambda: self._describe().plan.dumps())
         try:
-            self._commit(link, run, made[0], messages)
+            self._commit(link, run, self._describe(), messages)
         except Exception as error:
-            tell_failure(link, {self.team.rank: failure_of(error)})
+            scatter_failure(link, {self.team.rank: failure_of(error)})
             raise
-        tell(link, [b""] * self.team.size)
+        scatter(link)
 
     def _commit(self, link: Link, run: Run, form: Format, messages: list[bytes]) -> None:
         options = self.options
@@ -322,8 +316,8 @@ class ShardedSave:
             raise RuntimeError(f"{self.path} exists, and existsok=False requires a new URL; choose another name")
         target = Target(self.path, layout, is_folder=form.is_folder)
         try:
-            head, where = target.head(), layout.dumps()
-            tell(link, [pack(orjson.dumps(head), where, share.dumps()) for share in assignment.shares])
+            head = target.head()
+            _send_shares(link, head, layout, assignment)
             found = self._upload(link, form, head, layout, assignment.shares[self.team.index], run)
             target.complete(found, layout.whole, form.manifest(None, layout, save_id, durable=False))
         except BaseException:
@@ -336,14 +330,13 @@ class ShardedSave:
         """Make the staged files, let all ranks write into them, and complete them."""
         maps = self._make_files(link, run, form, layout, staged)
         head = {"staged": staged, "maps": maps}
-        where = layout.dumps()
-        tell(link, [pack(orjson.dumps(head), where, share.dumps()) for share in assignment.shares])
+        _send_shares(link, head, layout, assignment)
         share = assignment.shares[self.team.index]
-        report(link, lambda: self._write(form, head, layout, share, run))
+        gather(link, lambda: self._write(form, head, layout, share, run))
         checksums: list[str] = []
         if self.options.checksum:
-            tell(link, [b""] * self.team.size)
-            checksums = join_shares(form.sizes(), report(link, lambda: self._hash(staged, form, layout, run)))
+            scatter(link)
+            checksums = join_shares(form.sizes(), gather(link, lambda: self._hash(staged, form, layout, run)))
         return form.manifest(staged, layout, save_id, durable=run.durable, checksums=checksums)
 
     def _make_files(self, link: Link, run: Run, form: Format, layout: Layout, staged: str) -> bool:
@@ -378,6 +371,11 @@ def make_file(layout: Layout, number: int, staged: str, key: Any, made: list[boo
         if text:
             block = np.frombuffer(text, dtype=np.uint8)
             syscalls.write_at(fd, block.ctypes.data, block.nbytes, 0)
+
+
+def _send_shares(link: Link, head: dict[str, Any], layout: Layout, assignment: Assignment) -> None:
+    order, where = orjson.dumps(head), layout.dumps()
+    scatter(link, [pack(order, where, share.dumps()) for share in assignment.shares])
 
 
 def _check_options(path: str, options: SaveOptions) -> None:

@@ -22,7 +22,7 @@ import torch
 from tensordict_memmap.distributed.assign import Share
 from tensordict_memmap.distributed.byte_ranges import ByteRanges, join_cut, parse_cut
 from tensordict_memmap.distributed.layout import Layout, content_of
-from tensordict_memmap.distributed.phases import hear, report, tell
+from tensordict_memmap.distributed.phases import gather, receive, scatter
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.distributed.rounds import Link
@@ -113,13 +113,13 @@ def exchange(link: Link, plan: UploadPlan, make: Callable[[], Sequence[ByteRange
         counts = [n for file in range(len(plan.files)) for n in _counts(plan, ranges, file)]
         return pack(np.array(counts, dtype=np.int64).tobytes())
 
-    found = report(link, count)
+    found = gather(link, count)
     if link.team.is_coordinator:
         columns = [np.frombuffer(unpack(one)[0], dtype=np.int64) for one in found]
         table = np.stack(columns, axis=1)
-        tell(link, [pack(table.tobytes())] * link.team.size)
+        scatter(link, [pack(table.tobytes())] * link.team.size)
         return table
-    return np.frombuffer(unpack(hear(link))[0], dtype=np.int64).reshape(-1, link.team.size)
+    return np.frombuffer(unpack(receive(link))[0], dtype=np.int64).reshape(-1, link.team.size)
 
 
 def _counts(plan: UploadPlan, ranges: Sequence[ByteRanges], file: int) -> list[int]:

@@ -7,7 +7,7 @@ layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -51,30 +51,30 @@ def describe(value: Any, **known: Any) -> str:
     return f"{type(value).__name__}({', '.join(_properties(value, current.printing, known))})"
 
 
+_PROPERTIES: tuple[tuple[str, str, Callable[[Tensor], Any]], ...] = (
+    ("show_shape", "shape", shape_of),
+    ("show_field_device", "device", lambda value: value.device),
+    ("show_dtype", "dtype", lambda value: value.dtype),
+    ("show_field_is_shared", "is_shared", in_shared_memory),
+    ("show_grad", "requires_grad", lambda value: value.requires_grad),
+    ("show_is_contiguous", "is_contiguous", lambda value: value.is_contiguous()),
+    ("show_is_view", "is_view", lambda value: value._is_view()),
+    ("show_storage_size", "storage_size", lambda value: value.untyped_storage().nbytes()),
+)
+"""The print option, the name and the value of each property of a tensor."""
+
+_FIRST = 4
+"""How many of them are printed of an entry that stands for several."""
+
+
 def _properties(value: Tensor, options: dict[str, Any], known: dict[str, Any]) -> list[str]:
     """Return the printed properties of a tensor that the print options select."""
-    said = []
-    if options["show_shape"]:
-        said.append(f"shape={known['shape'] if known else shape_of(value)}")
-    if options["show_field_device"]:
-        said.append(f"device={value.device}")
-    if options["show_dtype"]:
-        said.append(f"dtype={known['dtype'] if known else value.dtype}")
-    if options["show_field_is_shared"]:
-        said.append(f"is_shared={known['is_shared'] if known else in_shared_memory(value)}")
-    if known:
-        return said
-    if options["show_grad"]:
-        said.append(f"requires_grad={value.requires_grad}")
-    if options["show_is_contiguous"]:
-        said.append(f"is_contiguous={value.is_contiguous()}")
-    if options["show_is_view"]:
-        said.append(f"is_view={value._is_view()}")
-    if options["show_storage_size"]:
-        said.append(f"storage_size={value.untyped_storage().nbytes()}")
-    if options["plain"]:
-        said.append(_summary(value.detach()))
-    return said
+    said = [
+        f"{name}={known[name] if name in known else read(value)}"
+        for option, name, read in (_PROPERTIES[:_FIRST] if known else _PROPERTIES)
+        if options[option]
+    ]
+    return [*said, _summary(value.detach())] if options["plain"] and not known else said
 
 
 def _summary(value: Tensor) -> str:
