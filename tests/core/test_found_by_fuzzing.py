@@ -131,6 +131,86 @@ def test_a_tensordict_without_batch_dimensions_is_repeated_as_one_row() -> None:
     assert torch.equal(td.repeat_interleave(2, 0)["a"], torch.ones(2))
 
 
+def test_separates_keeps_the_batch_size_of_nested_tensordicts_in_elements() -> None:
+    element = TensorDict({"n": TensorDict({"a": torch.zeros(1, 2), "b": torch.zeros(1)}, [1])})
+    stack = lazy_stack([element, element.clone()])
+    part = stack.separates(("n", "a"))
+    assert part[0].get("n").batch_size == torch.Size([1]) and set(stack[0].keys(True, True)) == {("n", "b")}
+
+
+@pytest.mark.parametrize("size", [[3], [3, 2], [3, 2, 4], [5]], ids=str)
+def test_an_empty_tensordict_of_another_batch_size_keeps_the_names_that_new_zeros_keeps_first(size: list[int]) -> None:
+    td = TensorDict({"a": torch.zeros(3, 2)}, [3, 2], names=["x", "y"])
+    names = td.empty(batch_size=size).names
+    assert names == ["x", "y", None][: len(size)]
+
+
+def test_values_that_are_set_have_the_names_of_the_tensordict() -> None:
+    td = TensorDict({}, [2, 3], names=["x", None])
+    td["text"], td["values"] = "text", [["a", "b", "c"], ["d", "e", "f"]]
+    assert td.get("text").names == td.get("values").names == ["x", None]
+
+
+# calls that change nothing or a part ---------------------------------------------------------------------------------
+
+
+def test_in_place_operations_that_change_no_entry_are_allowed_on_a_locked_tensordict() -> None:
+    td = TensorDict({"a": torch.zeros(3, 2)}, [3, 2]).lock_()
+    assert td.contiguous(inplace=True) is td and td.flatten(1, 1, inplace=True) is td
+    with pytest.raises(RuntimeError, match="locked"):
+        TensorDict({"a": torch.zeros(2, 3).T}, [3]).lock_().contiguous(inplace=True)
+
+
+def test_a_block_writes_into_the_entries_of_a_locked_tensordict() -> None:
+    td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(2)}}).lock_()
+    held = td["n", "b"]
+    with td.flatten_keys() as flat:
+        flat["n.b"] = flat["n.b"] + 1
+    assert held.tolist() == [1, 1] and td["n", "b"] is held
+    with pytest.raises(RuntimeError, match="locked"), td.flatten_keys() as flat:
+        flat["new"] = torch.zeros(2)
+
+
+def test_set_in_place_of_a_nested_tensordict_writes_its_entries_and_adds_others() -> None:
+    td = TensorDict({"n": {"a": torch.zeros(2)}})
+    held = td["n", "a"]
+    td.set("n", TensorDict({"a": torch.ones(2), "b": torch.ones(1)}), inplace=True)
+    assert held.tolist() == [1, 1] and td["n", "a"] is held and td["n", "b"].tolist() == [1]
+    with pytest.raises(RuntimeError, match="locked"):
+        td.lock_().set("n", {"c": torch.ones(2)}, inplace=True)
+
+
+def test_create_nested_keeps_the_entries_of_elements_that_have_the_outer_key() -> None:
+    stack = mixed()
+    del stack.tensordicts[1]["n"]
+    stack.create_nested(("n", "new"))
+    assert stack[0]["n", "b"].tolist() == [1, 1] and ("n", "new") in stack
+
+
+def test_an_index_of_several_tensors_keeps_keys_that_some_elements_have() -> None:
+    stack = lazy_stack([TensorDict({}, [2]), TensorDict({"e": torch.arange(2)}, [2])])
+    index = torch.tensor([0, 1]), torch.tensor([1, 1])
+    assert stack[index][1]["e"].item() == 1
+    stack[index] = stack[index] * 5
+    assert stack[1]["e"].tolist() == [0, 5]
+
+
+def test_rename_keys_renames_entries_that_do_not_stack() -> None:
+    stack = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)]).rename_keys({"a": "b"})
+    assert [element["b"].numel() for element in stack] == [1, 2]
+
+
+def test_pack_refuses_a_lazy_stack_with_keys_that_it_would_drop() -> None:
+    with pytest.raises(RuntimeError, match="different keys"):
+        lazy_stack([TensorDict({"a": torch.ones(1)}), TensorDict({"a": torch.ones(1), "b": torch.ones(1)})]).pack()
+    with pytest.raises(RuntimeError, match="stack 'n' have different keys"):
+        TensorDict({"n": mixed()}, [2]).pack()
+
+
+def test_the_quantile_of_a_number_keeps_its_shape() -> None:
+    assert TensorDict({"a": torch.tensor(2.0)}).quantile(0.5, keepdim=True)["a"].shape == torch.Size([])
+
+
 # errors that name the argument ----------------------------------------------------------------------------------------
 
 
@@ -151,6 +231,24 @@ def test_a_tensordict_without_batch_dimensions_is_repeated_as_one_row() -> None:
         (lambda td: td.tensor_split(slice(0, 1)), TypeError, "indices_or_sections"),
         (lambda td: td.repeat_interleave(1.5, 0), TypeError, "repeats"),
         (lambda td: td.rsub(td, alpha=True), RuntimeError, "bool as alpha"),
+        (lambda td: td[torch.ones(2)], IndexError, "long, int, byte or bool tensors, got one of torch.float32"),
+        (lambda td: lazy_stack([td])[torch.ones(2)], IndexError, "tensors used as indices"),
+        (lambda td: td.set_at_("a", 1.0, torch.ones(2)), IndexError, "tensors used as indices"),
+        (lambda td: td.split(torch.ones(2, 2)), TypeError, "split_size"),
+        (lambda td: td.narrow(0, 0, torch.ones(2)), TypeError, "length"),
+        (lambda td: td.prod(1.5), TypeError, "dim is an integer"),
+        (lambda td: td.exclude((), "a"), KeyError, "empty tuple"),
+        (
+            lambda td: td.set("s", "x").set_at_("s", torch.ones(3), 0),
+            ValueError,
+            "'s', a NonTensorData, .* take a Tensor",
+        ),
+        (
+            lambda td: lazy_stack([td, td]).__setitem__(..., NonTensorData("v")),
+            TypeError,
+            "^NonTensorStack.*cannot",
+        ),
+        (lambda td: td.set_non_tensor(("a", "k"), 1), KeyError, "'a' is a Tensor"),
         (lambda td: td.set("a", NonTensorData("v"), inplace=True), ValueError, "cannot take a NonTensorData in place"),
         (lambda td: pad_sequence([TensorDict({}), TensorDict({"k": torch.ones(2)})]), KeyError, "only the second has"),
     ],

@@ -228,6 +228,11 @@ class Index:
             )
 
     def _check_part(self, part: Any) -> None:
+        if isinstance(part, Tensor) and (part.is_floating_point() or part.is_complex()):
+            raise errors.NotAnIndexError(
+                f"tensors used as indices must be long, int, byte or bool tensors, got one of {part.dtype}; convert it "
+                "with long()"
+            )
         if part is None or isinstance(part, slice | numbers.Integral | Tensor | torch.SymInt):
             return
         raise errors.NotAnIndexError(

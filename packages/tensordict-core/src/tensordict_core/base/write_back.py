@@ -105,7 +105,7 @@ def _write_back(write_back: WriteBack, source: Any, result: Any, before: Any) ->
         target = write_back.path(path)
         targets[target] = write_back.back(value, source.get(target, None))
     # all or nothing; new nodes are stored as a whole, except the dictionaries that update makes of nested keys
-    source.update(targets, is_leaf=lambda kind: kind is not dict)
+    source.update(targets, inplace=source.is_locked, is_leaf=lambda kind: kind is not dict)
 
 
 def _changed(write_back: WriteBack, source: Any, node: Any, before: Any, path: tuple[str, ...]) -> Iterator[Any]:

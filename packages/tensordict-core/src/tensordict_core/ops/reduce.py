@@ -386,7 +386,7 @@ class Reduction(Node):
         def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Tensor:
             if dims is None:
                 result = torch.quantile(leaf.reshape(-1), q, interpolation=interpolation)
-                return result.reshape(*result.shape, *(1,) * leaf.ndim) if keep else result
+                return result.reshape((*result.shape, *(1,) * leaf.ndim)) if keep else result
             dims = as_tuple(dims)
             rest = [d for d in range(leaf.ndim) if d not in dims]
             result = torch.quantile(

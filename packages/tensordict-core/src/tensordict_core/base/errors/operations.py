@@ -54,8 +54,9 @@ def keys_as_index(keys: Sequence[str]) -> TypeError:
 
 def bad_indexed_value(value: Any) -> TypeError:
     """Report that the value of an indexed write has a type that no leaf takes."""
+    text = " ".join(repr(value).split())
     return TypeError(
-        f"{value!r} of type {type(value).__name__} cannot be written at an index, which takes a tensordict, a "
+        f"{text} of type {type(value).__name__} cannot be written at an index, which takes a tensordict, a "
         "dictionary, a tensor or a number; name the entry with td[index] = {key: value}, or wrap a list with "
         "torch.tensor"
     )

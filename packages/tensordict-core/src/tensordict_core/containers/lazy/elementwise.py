@@ -65,6 +65,8 @@ class LazyElementwise(TensorDictBase, abstract=True):
     _collect = _each("_collect")
     _collect_keys = _each("_collect_keys")
     _collect_sizes = _each("_collect_sizes")
+    rename_keys = _each("rename_keys")
+    create_nested = _each("create_nested", changes=True)
 
     def _joined(self: Any, results: Sequence[Any], dim: int | None = None) -> Any:
         """Return the results of all elements as one.
@@ -115,6 +117,18 @@ class LazyElementwise(TensorDictBase, abstract=True):
             return super().split_keys(*key_sets, inplace=inplace, **kwargs)
         key_sets = tuple(self._as_key_sets(key_sets))  # for all elements alike
         return self._joined([td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds])
+
+    def separates(self: Any, *keys: Any, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Any:
+        """Remove the entries under some keys from the elements and return them in a lazy stack."""
+        tds = self.tensordicts
+        options: Any = {"default": default, "strict": strict, "filter_empty": filter_empty}
+        if not tds:
+            return super().separates(*keys, **options)
+        if strict and default is ...:
+            for key in keys:
+                if key not in self:
+                    self._peek_entry(key)  # raises the error
+        return self._restacked([td.separates(*keys, **options) for td in tds])
 
     def repeat(self: Any, *repeats: Any, inplace: bool = False) -> Any:
         """Return a lazy stack with the batch repeated along each batch dimension."""

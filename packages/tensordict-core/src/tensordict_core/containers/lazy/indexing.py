@@ -165,7 +165,7 @@ class LazyIndexing:
         if not split.others:
             results = [_chosen(td, rest) for td in tds]
             return self._named(nest(part.reshape(-1).tolist(), part.shape, place, results.__getitem__), index)
-        if not self._is_ragged():
+        if not self._is_ragged() and not self._exclusive_keys():
             rows = self._solid()._index(index)._unbind(place)
             return self._named(type(rows[0])._lazy(rows, place), index)
         size, indices = split.positions()

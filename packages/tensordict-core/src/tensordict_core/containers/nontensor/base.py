@@ -108,8 +108,10 @@ class NonTensorDataBase(SharesValues, abstract=True):
         """Plan to write a value into this entry of ``holder``, one for all positions or one for each."""
         path = (*prefix, key) if prefix else key
         if not isinstance(value, NonTensorDataBase):
-            if isinstance(value, TensorCollection) or (index is not None and isinstance(value, Tensor)):
+            if isinstance(value, TensorCollection):
                 raise errors.not_a_node(path, self if index is None else value)
+            if index is not None and isinstance(value, Tensor):
+                raise errors.in_place_kind(path, value, self)
             value = self._as_values(holder, value) if index is None else non_tensor_entry(Meta(index.size), value)
         if index is not None:
             plan.before(partial(_put_values, holder, key, index, value))

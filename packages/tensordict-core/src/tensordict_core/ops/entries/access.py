@@ -41,6 +41,10 @@ def _non_tensor_items(node: Any, prefix: tuple[str, ...], nested: bool) -> Itera
             yield from _non_tensor_items(entry, (*prefix, key), nested)
 
 
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Node) and not value._is_opaque
+
+
 class Access(Node):
     """Methods that read and write one entry by key."""
 
@@ -322,7 +326,10 @@ class Access(Node):
             if inplace is None:
                 inplace = self._fits_in_place(key, value)
             if inplace and (old := self._peek(key)) is not None:
-                self._write_entry(key, old, value)
+                if _is_nested(old) and _is_nested(value):
+                    self._get(key).update(value, inplace=True, non_blocking=non_blocking)
+                else:
+                    self._write_entry(key, old, value)
             else:
                 self._set(key, value)
                 if meta.names is None and isinstance(value, Node) and value._meta.names is not None:
@@ -409,11 +416,9 @@ class Access(Node):
         1
         """
         path = unravel_key_to_tuple(key)
-        parent: Any = self
-        if len(path) > 1:
-            if self.get(path[:-1], None) is None:
-                self.set(path[:-1], {})
-            parent = self.get(path[:-1])
+        if len(path) > 1 and self.get(path[:-1], None) is None:
+            self.set(path[:-1], {})
+        parent, _ = self._find_parent(path)
         meta = parent._meta
         return self.set(path, containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP
 
@@ -89,6 +89,8 @@ class KeySelection(Node):
         below: dict[str, list[tuple[str, ...]]] = {}
         for key in keys:
             path = (key,) if type(key) is str else unravel_key_to_tuple(key)
+            if not path:
+                raise errors.empty_key()
             if len(path) == 1:
                 gone.add(path[0])
             else:
@@ -256,7 +258,7 @@ class KeySelection(Node):
         meta = self._meta
         if batch_size is not None or device is not KEEP or names is not None:
             size = meta.batch_size if batch_size is None else as_batch_size(batch_size)
-            kept = meta.names if size == meta.batch_size else None
+            kept = meta.names and names_or_none((*meta.names, *(None,) * len(size))[: len(size)])
             meta = Meta(
                 size,
                 meta.device if device is KEEP else as_device(device),

@@ -126,8 +126,16 @@ def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = Non
 
 
 def is_everything(dim: Dim) -> bool:
-    """Return whether a reduction is over all dimensions, because none is given."""
-    return dim is None or (not isinstance(dim, int | str) and not len(dim))
+    """Return whether a reduction is over all dimensions, because none is given.
+
+    Raises:
+        TypeError: The value is not a dimension.
+    """
+    if dim is None or isinstance(dim, int | str):
+        return dim is None
+    if not hasattr(dim, "__len__"):
+        raise TypeError(f"dim is an integer, several of them, 'feature' or None, got {dim!r}; pass one of these")
+    return not len(dim)
 
 
 def over_leaves(td: N, kernel: Kernel, dim: Dim, keepdim: bool, how: How | None = None) -> N:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry.types import containers
@@ -160,7 +161,7 @@ class Packing(Node):
             )
         at = dim if dim < 0 else dim - dims - 1
         items = list(self.items(True, sort=True))
-        leaves = _packable(items)
+        leaves = _packable([((), self), *items])
         shapes = {key: leaf.shape[dims:] for key, leaf in leaves.items()}
         if layout is None:
             nested = tuple(
@@ -192,6 +193,11 @@ def _packable(items: Iterable[tuple[Any, Any]]) -> dict[Any, Tensor]:
                     f"{first.device}; cast or move the tensordict first"
                 )
             leaves[key] = value
+        elif value._inmost()._is_lazy_stack and value._inmost()._exclusive_keys():
+            raise errors.StackError(
+                f"the elements of the lazy stack {key!r} have different keys, and pack() needs the same in all of "
+                "them; select the common keys"
+            )
         elif value._is_opaque:
             raise TypeError(
                 f"key {key!r} is a {type(value).__name__}, and pack() takes tensors; leave it out with exclude() "

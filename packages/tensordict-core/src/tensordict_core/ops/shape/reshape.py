@@ -314,8 +314,8 @@ class Shape(Node):
             raise ValueError(
                 f"The end dimension must be greater or equal to the start, got {start_dim} to {end_dim}; exchange them"
             )
-        if start == end and self._inmost()._is_lazy_stack:
-            return self._unchanged()
+        if start == end and (inplace or self._inmost()._is_lazy_stack):
+            return self if inplace else self._unchanged()
         new = torch.Size((*size[:start], size[start : end + 1].numel(), *size[end + 1 :]))
         return self._in_place(self._rearranged(Reshape(size, new, True)), inplace)
 

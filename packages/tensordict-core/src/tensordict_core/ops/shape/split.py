@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -14,6 +15,14 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
 __all__ = ["Splitting"]
+
+
+def _whole(value: Any, rule: str, given: Any) -> int:
+    """Return an integer, or a tensor that holds one, as an ``int``; raise an error with the rule otherwise."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{rule}, got {given!r}; pass integers") from None
 
 
 class Splitting(Node):
@@ -47,6 +56,9 @@ class Splitting(Node):
         """
         size = self._meta.batch_size
         at = normal_dim(dim, size)
+        count: Any = length
+        if not isinstance(count, int | torch.SymInt):
+            length = _whole(count, "narrow(): argument 'length' must be an int", length)
         first = int(start) + (size[at] if int(start) < 0 else 0)
         if not 0 <= first <= first + length <= size[at]:
             raise RuntimeError(
@@ -78,11 +90,10 @@ class Splitting(Node):
             sizes = [min(split_size, total - start) for start in range(0, total, split_size or 1)] or [0]
         else:
             given: Any = split_size
-            sizes = list(given) if isinstance(given, Iterable) else [given]
-            if not all(hasattr(n, "__index__") for n in sizes):
-                raise TypeError(
-                    f"split(): argument 'split_size' must be int or list of ints, got {split_size!r}; pass integers"
-                )
+            parts: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+            rule = "split(): argument 'split_size' must be int or list of ints"
+            whole: list[Any] = [n if isinstance(n, int | torch.SymInt) else _whole(n, rule, given) for n in parts]
+            sizes = whole
             if sum(sizes) != total or any(n < 0 for n in sizes):
                 raise errors.SizeError(
                     f"split expects split_sizes to sum exactly to {total}, the size of dimension {at}, and not to be "

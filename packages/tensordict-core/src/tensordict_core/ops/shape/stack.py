@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Self
 
 import torch
@@ -90,7 +91,10 @@ class Stacking(Node):
         (False, True)
         """
         result = self._solid()
-        leaves = [_canonical(leaf) if canonical else leaf.contiguous() for leaf in result._leaves()]
+        old = result._leaves()
+        leaves = [_canonical(leaf) if canonical else leaf.contiguous() for leaf in old]
+        if inplace and result is self and all(map(operator.is_, leaves, old)):  # which a locked tensordict allows
+            return self
         return self._in_place(result._rebuild(iter(leaves), UNLOCKED), inplace)
 
     def view_at(self, index: Any) -> Any:
