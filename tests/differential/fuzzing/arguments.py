@@ -194,7 +194,10 @@ class Arguments:
         parts = [part(n) for n in batch[: self.rng.randrange(len(batch) + 1)]] or [self.pick("None", "...", "()", "0")]
         while parts.count("...") > 1:
             parts.remove("...")
-        return f"I[{', '.join(parts)}]" if self.rng.random() < 0.9 else self.pick(*JUNK)
+        if self.rng.random() < 0.9:
+            return f"I[{', '.join(parts)}]"
+        self.junk.append(("index", self.pick(*JUNK)))
+        return self.junk[-1][1]
 
     p_idx = p_index
 
@@ -381,6 +384,9 @@ class Arguments:
 
     def p_layout(self) -> str:
         return "torch.strided"
+
+    def pack__layout(self) -> str:
+        return "x.pack()[1]"
 
     def p_key_transform(self) -> str:
         return "lambda key: 'new_' + key"

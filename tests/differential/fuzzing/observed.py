@@ -7,11 +7,14 @@ from fuzzing.predicates import seen
 __all__ = ["OBSERVED"]
 
 VALUES = "NonTensor"
-ARITHMETIC = "norm|new_.*|prod|nansum|sum|add|sub|mul|div|reflected .*|operator .*"
-LOGIC = r"addc.*|clamp_.*|torch[.](add|sub|mul)|(operator|reflected) [\^|&]|bitwise_.*|logical_.*|norm"
+ARITHMETIC = "all|any|apply|named_apply|norm|new_.*|prod|nansum|sum|add|sub|mul|div|reflected .*|operator .*"
+LOGIC = (
+    r"maximum|minimum|lerp|neg|where|tree_map|addc.*|clamp_.*|torch[.](add|sub|mul)|bitwise_.*|logical_.*|norm"
+    r"|(operator|reflected) [\^|&]"
+)
 RESHAPES = r"reshape|view|unflatten|(torch[.])?flatten|repeat|repeat_interleave"
 NO_KEY = r"is not a(n| )|empty tuple"
-WHOLE = r"x\[(I\[)?(\.\.\.|\(\))"
+WHOLE = r"x\[(I\[)?(\.\.\.|\(\)|:)\]"
 
 OBSERVED = (
     # errors of both
@@ -44,19 +47,60 @@ OBSERVED = (
     seen('`td.split_keys(["a"], ["a"]', calls="separates", ours="is in several sets"),
     seen("`default=` of `split_keys`", calls="separates|split_keys", ours="which does not start with the batch size"),
     seen("`alpha=True`", ours="Boolean alpha only supported", text="alpha=True"),
+    seen("`alpha=True`", ours="argument alpha must not be a floating point", kind="^result", text="alpha="),
     seen("`td.update_(other)` with keys that `td` lacks", calls="update_(at_)?", ours="KeyError: .key .*not found"),
     seen("`pad_sequence` of tensordicts with other keys", calls="pad_sequence", ours="keys in tensordicts mismatch"),
     seen("`td.flatten(end_dim=1)`", calls="flatten|unflatten", kind="result > DimensionError"),
+    seen("an invalid argument that the reference does not check", kind="^result", ours="default='x' is unknown"),
+    seen("an invalid argument that the reference", kind="kind", ours="Broken.*TypeError", text="is_leaf="),
+    seen("an invalid argument that the reference", kind="^result", ours="Index.*Error: ", text=r"update_at_\(\{\}"),
     seen("a dim far out of range in `stack`", calls="(torch[.])?cat", kind="result > DimensionError"),
     seen("`td.repeat_interleave(2, dim)`", calls="repeat_interleave", kind="result > DimensionError"),
     seen("`stack.new_zeros([-1], empty_lazy=True)`", ours="has a negative number", kinds="lazy"),
     seen('`from_list(..., names=["x", "y"])`', calls="named_apply|apply|empty", ours="dim names .* for . batch"),
     seen("`td[0] = NonTensorData(", calls="setitem value", ours="NonTensorData.*cannot be written at an index"),
-    seen("`td[0] = NonTensorData(", calls="set|set_", theirs="Tree", ours="cannot take a NonTensor.* in place"),
+    seen("`td[0] = NonTensorData(", calls="setitem value|set_at_", ours="cannot be written at an index", kind="^[AVR]"),
+    seen(
+        "`td[0] = NonTensorData(", calls="set|set_|update_at_", theirs="Tree", ours="cannot take a NonTensor.* in place"
+    ),
     seen("`stack.get_item_shape(", calls="get_item_shape", ours="StackError", kinds="lazy"),
     seen("`keys_to_update=[]`", calls="update_at_|update_", text=r"keys_to_update=\[\]"),
+    seen("`keys_to_update=[]`", calls="update_", kind="values", text="keys_to_update=", kinds="^class"),
+    seen(
+        "`stack.densify()` where elements lack", calls="densify", ours="is missing in some elements of the lazy stack"
+    ),
     seen('`td.set_("a", value)` of fewer dimensions', kind="result > InPlaceShapeError", calls="set_?|fill_|set_at_"),
+    seen(
+        '`td.set_("a", value)` of fewer', calls="set.*", kind="RuntimeError > result", theirs="expanded|shape mismatch"
+    ),
+    seen("`stack.new_zeros([-1], empty_lazy=True)`", ours="empty_lazy=True keeps the stack dimension", kinds="lazy"),
+    seen("`UnbatchedTensor` entries of reductions", calls="pack", ours="is a UnbatchedTensor, and pack"),
+    seen("`td[...]` and `td[()]`", calls="detach_", ours="Can't detach views in-place", text=r"\)\[:\]"),
+    seen('`rename_key_("b", ("b", "m"), safe=True)`', calls="rename_key_", ours="already present", text="safe=True"),
     # the reference refuses
+    seen(
+        "`params * 2` where an entry is an integer", kind="> result", theirs="RuntimeError: Autograd not support dtype"
+    ),
+    seen("`params.mul_(2)` and other", kind="> result", theirs="^_InplaceWriteError|a view of a leaf", kinds="^params"),
+    seen("`td.add(other, default=0.0)`", kind="> result", theirs="^TypeError: (expected Tensor|desc)", text="default="),
+    seen("`td.add(other, default=0.0)`", kind="> result", theirs="^KeyError: .key .* not found", text="default=[01]"),
+    seen('`td.split_keys(["typo"], default=None)`', calls="split_keys", kind="KeyError > result", text="default="),
+    seen("`lazy.view(2, 2)`", kind="> result", theirs="Cannot call `view` on a lazy", kinds="lazy"),
+    seen("`batch_size=` together with", calls="from_.*", kind="> result", theirs="Conflicting batch sizes"),
+    seen("`td[0] = 5` where an entry", kind="> result", theirs="Cannot update a NonTensorDataBase object", text=VALUES),
+    seen(
+        "operations that torch has for",
+        calls="all|any|logsumexp",
+        kind="TypeError > result",
+        theirs="^TypeError: '>?<?=?' ",
+    ),
+    seen("operations that torch has for tensors", calls="addc.*", ours="must be Tensor, not"),
+    seen(
+        "`pad_sequence` of entries", calls="pad_sequence", kind="> result", theirs="pad_seq.* failed", text="Unbatched"
+    ),
+    seen('`tc.get_at("label", index)`', calls="get_at", kind="> result", theirs="string ind", kinds="class"),
+    seen("`td.repeat_interleave(2, inplace=True)`", kind="> result", theirs="not supported on a scalar"),
+    seen('`tc.set_("label", 1.0)`', calls="set_", kind="> result", theirs="batch dimension mismatch", text=VALUES),
     seen("options that methods of a tensorclass lack", theirs="_to_dict.. got an unexpected keyword", kinds="class"),
     seen("`default=` of an operation whose operand", theirs="unexpected keyword argument 'default'", text="default="),
     seen("a locked `TensorDictParams`", kind="> result", theirs="Cannot modify locked", kinds="^params"),
@@ -70,7 +114,86 @@ OBSERVED = (
     seen("operations of a lazy stack whose elements differ", kind="> result", theirs="Failed to stack", kinds="lazy"),
     seen("`td.items(sort=True)`", calls="items|keys|values", kind="> result", theirs="positional arguments"),
     # results
-    seen("`td[...]` and `td[()]`", calls="getitem (index|key)", kind="value|kind|locked", text=WHOLE),
+    seen(
+        "`td[...]` and `td[()]`", calls="getitem (index|key)|to_tensordict index", kind="value|kind|locked", text=WHOLE
+    ),
+    seen("the order of keys after `densify`", calls="fromkeys|dense_stack_tds|separates", kind="order"),
+    seen(
+        "a negative `dim` of `cummax", calls="sum|mean|prod|nan.*|std|var", kind="^shape|^values", text="-.*reduce=True"
+    ),
+    seen(
+        "nested batch sizes after `max`",
+        calls="torch.mean|mean|torch.sum|sum|prod|std|var|nan.*",
+        kinds="lazy.*class",
+        kind="kind",
+        theirs="^TensorDict$",
+        ours="^Point$",
+    ),
+    seen("nested batch sizes after `max`", calls="(named_)?apply", kind="batch|names", place="[.]", text="batch_size="),
+    seen(
+        "`td.apply(fn, inplace=True)` where", calls="(named_)?apply", kind="kind", theirs="^None$", text="inplace=True"
+    ),
+    seen(
+        "`td.apply(fn, inplace=True)` where", calls="(named_)?apply", place="is x", theirs="False", text="inplace=True"
+    ),
+    seen("`isinstance(stack, TensorDictBase)`", calls="tensor_split", kind="kind|keys", theirs="Lazy|stack_dim"),
+    seen("whether `split_keys`, `separates`", calls="masked_select", kind="shares", kinds="lazy"),
+    seen("the device of the result of `torch.vmap`", calls="vmap", kind="device", theirs="None"),
+    seen("`stack.softmax(dim)`", calls="softmax", kind="> .*Error", ours="do not stack", kinds="ragged"),
+    seen(
+        "nested batch sizes after `td.auto_batch_size_(n",
+        calls="auto_.*",
+        kind="batch|names",
+        place="[.]",
+        text="keep_compliant_size=True|auto_batch_size_.[0-9], True",
+    ),
+    seen("`tc.update_at_(other, index)`", calls="update_at_", ours="differs from the source", kinds="^class"),
+    seen(
+        "`tc.update_at_(other, index)`", calls="update_at_", kind="values", kinds="^class", text=r"I\[\[False|\], False"
+    ),
+    seen(
+        "`torch.where(mask, stack, other)`",
+        calls="torch.where",
+        ours="^KeyError: .*not found",
+        kinds="lazy",
+        kind="^result",
+    ),
+    seen(
+        "names after `td[mask, range(3)]`",
+        calls=".*index",
+        kind="names",
+        text=r"torch.tensor\(\[(True|False)|\[(True|False)",
+    ),
+    seen(
+        '`td.create_nested(("stack", "new"))`',
+        calls="create_nested",
+        kind="kind|keys",
+        kinds="lazy",
+        theirs="^TensorDict$|^\\[(?!'stack)",
+    ),
+    seen(
+        '`td.set_at_("s", tensor, index)`',
+        calls="set_at_",
+        kind="^result",
+        ours="cannot take a (Tensor|Parameter) in place",
+        text=VALUES,
+    ),
+    seen("`TensorDict.from_pytree(1.0)`", calls="from_pytree", place="result$", kind="kind", theirs="^Tensor$"),
+    seen(
+        "the locks of results of `pow",
+        calls="mul|add|sub|div|maximum|minimum|operator .*",
+        kind="locked",
+        text=r"= (x|t)\S*.*\bt\(\[.*[0-9]\], start=1\)",
+    ),
+    seen(
+        "`td[0] = NonTensorData(",
+        calls="setitem (value|key)",
+        kind="^result",
+        ours="NonTensor.*cannot be written at an index",
+    ),
+    seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False"),
+    seen("whether equal non-tensor values are", place="[.]z$", kind="kind", theirs="'text'|named", ours="'text'|named"),
+    seen("`logsumexp` without a dim of", calls="logsumexp", kind="shape|dtype|values"),
     seen("`lazy.narrow(...)`", calls="narrow|expand", kind="shares|kind|keys", kinds="lazy"),
     seen("`lazy.narrow(...)`", kind="kind|keys", place="^construct", text=r"\.expand\(1\)"),
     seen(
@@ -81,6 +204,12 @@ OBSERVED = (
     seen("`td.flatten_keys(is_leaf=default_is_leaf)`", calls="flatten_keys", kind="keys", text="default_is_leaf"),
     seen("which tensorclass operations return the instance", calls="tolist", kind="kind", kinds="class"),
     seen("which tensorclass operations return", calls="(cat|stack)_tensors", kind="kind|value|keys", kinds="class"),
+    seen(
+        "`UnbatchedTensor` entries of reductions",
+        kind="batch|names|device",
+        text="Unbatched",
+        calls="tree_map|densify|pad_sequence|cummax|cummin",
+    ),
     seen("`UnbatchedTensor` entries where the batch size", calls="setattr batch_size", kind="batch", text="Unbatched"),
     seen("`td.numpy()` of values that are `None`", calls="numpy", kind="keys", text=r"NonTensorData\(None"),
     seen(

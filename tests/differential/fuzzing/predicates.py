@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fuzzing import programs, structures
+from fuzzing.arguments import Arguments
 from fuzzing.calls import Program
 from fuzzing.outcomes import Difference
 
 __all__ = [
-    *("INTERNAL", "Rule", "both_refuse", "has", "is_kind", "junk_is_refused", "names_the_argument", "seen", "spaces"),
-    *("tensors", "works"),
+    *("INTERNAL", "Rule", "both_refuse", "doubled", "flag_is_a_condition", "has", "is_kind", "junk_is_refused"),
+    *("junk_is_wrong", "names_the_argument", "other_fault", "overlapping_keys", "seen", "spaces", "tensors", "works"),
 ]
 
 
@@ -74,18 +76,115 @@ def names_the_argument(program: Program, difference: Difference) -> bool:
     return not INTERNAL.search(difference.ours)
 
 
+def _names_junk(program: Program, text: str) -> bool:
+    """Whether an error names an argument of a wrong type: its parameter, its value or its type."""
+    _, ours = spaces()
+    text = text.replace('"', "'")
+    for name, source in program.junk:
+        value = eval(source, dict(ours))
+        parts = (name, repr(value)[:20], type(value).__name__, f"{name[:-1]} ")
+        if any(part in text for part in parts):
+            return True
+    return False
+
+
 def junk_is_refused(program: Program, difference: Difference) -> bool:
     """Whether our error names the argument of a wrong type that the reference does not look at."""
     if not difference.kind.startswith("result > ") or INTERNAL.search(difference.ours):
         return False
+    return _names_junk(program, difference.ours)
+
+
+def junk_is_wrong(program: Program, difference: Difference) -> bool:
+    """Whether both refuse a call with an argument of a wrong type, which our error names or disappears without."""
+    if not program.junk or not both_refuse(difference) or INTERNAL.search(difference.ours):
+        return False
+    if _names_junk(program, difference.ours):
+        return True
+    sources = {source for _, source in program.junk}
+    rest = tuple((name, value) for name, value in program.call.arguments if name is None or value not in sources)
+    if rest == program.call.arguments:
+        return difference.kind.split(" > ")[1] in ("TypeError", "IndexError", "NotAKeyError", "NotAnIndexError")
     _, ours = spaces()
-    text = difference.ours.replace('"', "'")
+    error = programs.run(replace(program, call=replace(program.call, arguments=rest)), ours).error
+    return error is None or str(error).splitlines()[:1] != difference.ours.partition(": ")[2].splitlines()[:1]
+
+
+FLAGS = frozenset(name.rpartition("__")[2].removeprefix("p_") for name, maker in vars(Arguments).items()
+                  if maker is Arguments.flag) | {"as_linked_list"}  # fmt: skip
+"""The parameters that take ``True`` or ``False``."""
+
+
+def flag_is_a_condition(program: Program, difference: Difference) -> bool:
+    """Whether a flag got another value than a bool, and ours does the same as with the truth value of it."""
+    theirs, ours = spaces()
+    truths: dict[str, str] = {}
     for name, source in program.junk:
-        value = eval(source, dict(ours))
-        kinds = (name, repr(value)[:20], type(value).__name__)
-        if any(part in text for part in kinds):
-            return True
-    return False
+        if name in FLAGS and source not in ("True", "t([5, 5])"):
+            truths[source] = str(bool(eval(source, dict(ours))))
+    arguments = tuple((name, truths.get(value, value)) for name, value in program.call.arguments)
+    if arguments == program.call.arguments:
+        return False
+    clean = replace(program, call=replace(program.call, arguments=arguments), junk=())
+    one, other = programs.run(clean, ours), programs.run(program, ours)
+    if type(one.error) is not type(other.error):
+        return False
+    found = programs.compare(clean, theirs, ours)
+    return all(d.place != difference.place or d.kind != difference.kind for d in found)
+
+
+FAULTS = {
+    "locked": r"Cannot modify locked|Cannot unlock a tensordict",
+    "missing key": r"not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
+    "dtype": r"not implemented for|Subtraction, the `-`|expected dtype|could not infer output dtype|does not support",
+    "no stack": r"Failed to stack|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
+    "values": r"does not match, got mse",
+    "no tensor": r"this tensordict has none",
+    "fields": r"are not fields|must be fields|not a field",
+    "dim": r"Incompatible dim|appears multiple times|[dD]im\w* out of range|not a batch dim",
+    "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source",
+    "argument": r"must be Tensor, not|is not callable|leave keepdim out|Cannot pass other arguments",
+    "leaf": r"is a Tensor, not a tensordict",
+    "no key": r"Only NestedKeys are supported|is not a key|empty tuple|needs an index of the entry",
+    "operand": r"but got dict",
+    "index": r"is out of bounds|too many indices|Invalid index|used as indices must be",
+    "value": r"__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
+}
+"""What makes a call fail, by the words of both libraries' errors."""
+
+
+def other_fault(program: Program, difference: Difference) -> bool:
+    """Whether both refuse a call, and each names another of the faults that it has."""
+    ours = difference.ours.replace("object is not callable", "is not callable")  # a function of the program
+    if not both_refuse(difference) or INTERNAL.search(ours):
+        return False
+    named = [
+        {fault for fault, words in FAULTS.items() if re.search(words, text)}
+        for text in (difference.theirs, difference.ours)
+    ]
+    return bool(named[0] and named[1] and not named[0] & named[1])
+
+
+def doubled(difference: Difference) -> bool:
+    """Whether the reference has more batch dimensions, or a lazy stack that has them, where ours has a dense result."""
+    if difference.kind in ("kind", "keys"):
+        return "LazyStacked" in difference.theirs or "'stack_dim'" in difference.theirs
+    if difference.kind not in ("batch", "names", "shape"):
+        return False
+    theirs, ours = (len(ast.literal_eval(text)) for text in (difference.theirs, difference.ours))
+    return theirs > ours
+
+
+def overlapping_keys(program: Program, difference: Difference) -> bool:
+    """Whether a call gets a key and another that starts with it."""
+    keys = []
+    for _, source in program.call.arguments:
+        try:
+            key = ast.literal_eval(source)
+        except ValueError:
+            continue
+        keys.append((key,) if isinstance(key, str) else key)
+    return any(a != b and b[: len(a)] == a for a in keys for b in keys if isinstance(a, tuple) and isinstance(b, tuple))
 
 
 def seen(
