@@ -12,7 +12,6 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,7 @@ from tensordict_memmap.distributed.assign import Assignment, Share, assign
 from tensordict_memmap.distributed.formats import Format, format_of, whole_writes
 from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.distributed.plan import ShardPlan, pack
-from tensordict_memmap.distributed.save import make_file
-from tensordict_memmap.engine import executor
+from tensordict_memmap.distributed.save import make_files
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.saving.job import Run
@@ -91,10 +89,7 @@ class Coordinator:
         return form, layout
 
     def _ordered(self, form: Format) -> Assignment:
-        leaves = getattr(form, "rows", None)
-        if leaves is None:
-            leaves = form.pack.leaves  # type: ignore[attr-defined]  # one of both
-        return self._held.ordered(lambda position: str(leaves[position].file))
+        return self._held.ordered(lambda position: form.stored[position].file)
 
     def start(self, run: Run) -> None:
         """Make the staged files, and the messages for the ranks."""
@@ -121,14 +116,9 @@ class Coordinator:
 
     def _make_files(self, run: Run) -> bool:
         """Make the files that several ranks write; return whether mappings of them are fast."""
-        layout = self._layout
-        for folder in sorted({os.path.dirname(path) for path in layout.files if "/" in path}):
-            os.makedirs(f"{self._staged}/{folder}", exist_ok=True)
-        made: list[bool] = []
-        shared = [number for number in range(len(layout.files)) if number not in layout.owned]
-        jobs = [partial(make_file, layout, number, self._staged, (layout.files[number],), made) for number in shared]
-        executor.run([jobs], threads=run.threads)
-        return len(set(self._hosts)) == 1 and isinstance(self._hosts[0], str) and all(made)
+        keys = {number: (path,) for number, path in enumerate(self._layout.files)}
+        fast = make_files(self._layout, self._staged, keys, run)
+        return len(set(self._hosts)) == 1 and isinstance(self._hosts[0], str) and fast
 
     def _messages(self, maps: bool) -> Iterator[bytes]:
         """Yield what each rank has to know: where its tensors lie, in the order of its items, and what it writes."""

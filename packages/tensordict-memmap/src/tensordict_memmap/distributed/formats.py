@@ -21,7 +21,7 @@ from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeFile, escaped_names, leaf_files, link_file, node_files
-from tensordict_memmap.schema.node import Path, leaves, nodes
+from tensordict_memmap.schema.node import Leaf, Path, leaves, nodes
 from tensordict_memmap.storage.header_checksums import write_checksums
 from tensordict_memmap.storage.manifest import Entry, Manifest
 
@@ -36,12 +36,14 @@ class Format(ABC):
         options: the options of the save.
 
     Attributes:
+        stored: the leaves whose tensors all ranks write, in the order of the plan.
         plan: what this rank holds.
         parts: for each tensor of the plan, the memory.
         keys: for each tensor, its nested key.
     """
 
     is_folder = False
+    stored: Sequence[Leaf]
     plan: ShardPlan
     parts: list[list[Part]]
     keys: list[Path]
@@ -91,7 +93,8 @@ class _Packed(Format):
         self.is_folder = options.shard_size is not None
         self.pack = describe(held.schema)
         self.plan, self.parts = held.plan_packed(self.pack)
-        self.keys = [leaf.key for leaf in self.pack.leaves]
+        self.stored = self.pack.leaves
+        self.keys = [leaf.key for leaf in self.stored]
 
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
         pack = self.pack
@@ -126,20 +129,20 @@ class _Tree(Format):
         super().__init__(held, options)
         self.schema = tree.name_files(held.schema)
         self.leaves = list(leaves(self.schema))
-        self.rows = [leaf for leaf in self.leaves if leaf.layout == "strided" and leaf.nbytes and leaf.alias is None]
-        self.plan, self.parts = held.plan_tree(self.rows)
-        self.keys = [leaf.key for leaf in self.rows]
+        self.stored = [leaf for leaf in self.leaves if leaf.layout == "strided" and leaf.nbytes and leaf.alias is None]
+        self.plan, self.parts = held.plan_tree(self.stored)
+        self.keys = [leaf.key for leaf in self.stored]
 
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
-        writers = [0] * len(self.rows)
+        writers = [0] * len(self.stored)
         for share in assignment.shares:
             for tensor in share.column.nonzero()[0].tolist():
                 writers[tensor] += 1
         made = Layout(
-            [leaf.file for leaf in self.rows],
-            [leaf.nbytes for leaf in self.rows],
-            list(range(len(self.rows))),
-            [0] * len(self.rows),
+            [leaf.file for leaf in self.stored],
+            [leaf.nbytes for leaf in self.stored],
+            list(range(len(self.stored))),
+            [0] * len(self.stored),
             owned={number for number, count in enumerate(writers) if count == 1},
         )
         made.whole = [FileWrite(file.path, file.ranges, file.size, key=file.key) for file in self._small_files()]

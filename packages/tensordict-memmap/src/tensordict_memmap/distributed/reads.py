@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,18 +113,11 @@ def read_ranges(
 def _check_size(fd: int, path: str, reads: Iterable[Read]) -> None:
     size = os.fstat(fd).st_size
     for read in reads:
-        needed = read.saved.offset + _nbytes(read.saved)
+        needed = read.saved.offset + prod(read.saved.shape) * read.saved.dtype.itemsize
         if size < needed:
             raise ValueError(
                 f"{path} has {size} bytes, and {read.key!r} ends at byte {needed}; the file is truncated: get it again"
             )
-
-
-def _nbytes(saved: Saved) -> int:
-    size = saved.dtype.itemsize
-    for count in saved.shape:
-        size *= count
-    return size
 
 
 def _name(key: object) -> Any:

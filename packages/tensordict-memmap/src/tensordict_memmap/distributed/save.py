@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -42,7 +42,7 @@ from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
 
-__all__ = ["TIMEOUT", "ShardedSave", "make_file"]
+__all__ = ["TIMEOUT", "ShardedSave", "make_files"]
 
 TIMEOUT = 1800.0
 """The default number of seconds to wait for another rank, that of torch's process groups."""
@@ -341,23 +341,38 @@ class ShardedSave:
 
     def _make_files(self, link: Link, run: Run, form: Format, layout: Layout, staged: str) -> bool:
         """Make the files that several ranks write, at their full size; return whether mappings of them are fast."""
-        for folder in sorted({os.path.dirname(path) for path in layout.files if "/" in path}):
-            os.makedirs(f"{staged}/{folder}", exist_ok=True)
         run.write_files(whole_writes(staged, layout))
         largest: dict[int, tuple[int, Any]] = {}
         for tensor, file in enumerate(layout.file_of):
             dtype, shape = form.plan.kinds[form.plan.column[tensor]][:2]
             found = prod(shape) * dtype.itemsize, form.keys[tensor]
             largest[file] = max(largest.get(file, (0, ())), found, key=lambda one: one[0])
-        made: list[bool] = []
-        shared = [number for number in range(len(layout.files)) if number not in layout.owned]
-        jobs = [partial(make_file, layout, number, staged, largest.get(number, (0, ()))[1], made) for number in shared]
-        executor.run([jobs], threads=run.threads, cancelled=run.cancelled)
-        return len(set(link.hosts)) == 1 and all(made)
+        fast = make_files(layout, staged, {file: key for file, (_, key) in largest.items()}, run)
+        return len(set(link.hosts)) == 1 and fast
 
 
-def make_file(layout: Layout, number: int, staged: str, key: Any, made: list[bool]) -> None:
-    """Make one file, with its blocks and its header."""
+def make_files(layout: Layout, staged: str, keys: Mapping[int, Any], run: Run) -> bool:
+    """Make the files that several ranks write, with their blocks and headers.
+
+    Args:
+        layout: the files.
+        staged: the staged file or folder.
+        keys: the key that errors name, by the number of the file.
+        run: the threads and the cancellation.
+
+    Returns:
+        Whether mappings of the files are fast.
+    """
+    for folder in sorted({os.path.dirname(path) for path in layout.files if "/" in path}):
+        os.makedirs(f"{staged}/{folder}", exist_ok=True)
+    made: list[bool] = []
+    shared = [number for number in range(len(layout.files)) if number not in layout.owned]
+    jobs = [partial(_make_file, layout, number, staged, keys.get(number, ()), made) for number in shared]
+    executor.run([jobs], threads=run.threads, cancelled=run.cancelled)
+    return all(made)
+
+
+def _make_file(layout: Layout, number: int, staged: str, key: Any, made: list[bool]) -> None:
     path, size = path_in(staged, layout.files[number]), layout.sizes[number]
     name = key[0] if len(key) == 1 else key
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | syscalls.BINARY

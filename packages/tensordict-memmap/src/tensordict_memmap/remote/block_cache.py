@@ -33,9 +33,6 @@ BLOCK_BYTES = 1 << _BLOCK_BITS
 """The size of a block: reading less from an object store takes no less time."""
 
 _MOST_REQUEST_BLOCKS = 128
-_MOST_BATCH_BYTES = 1 << 25
-"""The maximum number of bytes of requests that are held in memory at once."""
-
 _MOST_ATTEMPTS = 100
 _ABSENT, _PRESENT, _READ = 0, 1, 2
 
@@ -273,17 +270,10 @@ class BlockCache:
                 end = min((int(part[-1]) + 1) * BLOCK_BYTES, self.files[file].size)
                 ranges.append((file, int(part[0]) * BLOCK_BYTES, end))
         store = self._store
-        out: list[tuple[int, int, bytes]] = []
-        for batch in _batches(ranges):
-            contents = store.read_ranges([(self.files[file].remote, start, end) for file, start, end in batch])
-            for (file, start, end), data in zip(batch, contents, strict=True):
-                if len(data) != end - start:
-                    raise ValueError(
-                        f"{store.full_path(self.files[file].remote)} returned {len(data)} of {end - start} bytes from "
-                        f"byte {start} on: it was truncated or replaced; open the dataset again"
-                    )
-                out.append((file, start, bytes(data)))
-        self._check(store, {self.files[file].remote for file, _, _ in ranges})
+        wanted = [(self.files[file].remote, start, end) for file, start, end in ranges]
+        contents = store.read_in_batches(wanted)
+        out = [(file, start, bytes(data)) for (file, start, _), data in zip(ranges, contents, strict=True)]
+        self._check(store, {path for path, _, _ in wanted})
         return out
 
     def _insert(self, found: Sequence[tuple[int, int, bytes]], needed: np.ndarray[Any, Any]) -> None:
@@ -385,19 +375,6 @@ def _touch(states: np.ndarray[Any, Any], blocks: np.ndarray[Any, Any]) -> bool:
     if b"\x01" in found:
         states[blocks] = _READ
     return True
-
-
-def _batches(ranges: Sequence[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
-    batch: list[tuple[int, int, int]] = []
-    room = _MOST_BATCH_BYTES
-    for one in ranges:
-        if batch and one[2] - one[1] > room:
-            yield batch
-            batch, room = [], _MOST_BATCH_BYTES
-        batch.append(one)
-        room -= one[2] - one[1]
-    if batch:
-        yield batch
 
 
 @functools.cache

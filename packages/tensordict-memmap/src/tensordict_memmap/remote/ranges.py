@@ -13,7 +13,7 @@ import ctypes
 import itertools
 import math
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,6 @@ from tensordict_memmap.remote.store import Store
 __all__ = ["RangeReader"]
 
 _MOST_REQUEST_BYTES = 1 << 23
-
-_MOST_BATCH_BYTES = 1 << 25
-"""The maximum number of bytes of one batch of requests, which are held in memory in addition to the tensors."""
 
 _MOST_BATCH_REQUESTS = 128
 
@@ -91,28 +88,15 @@ class RangeReader:
             place = bisect.bisect(self._starts, start) - 1
             if place >= 0 and start < self._starts[place] + self._files[place][1]:
                 by_file.setdefault(place, []).append((start, end))
-        batch: list[tuple[int, str, int, int]] = []
-        room = _MOST_BATCH_BYTES
+        addresses: list[int] = []
+        ranges: list[tuple[str, int, int]] = []
         for place, found in by_file.items():
             path, _, offset, _ = self._files[place]
             shift = offset - self._starts[place]
             for start, end in _requests(found):
-                if batch and (end - start > room or len(batch) == _MOST_BATCH_REQUESTS):
-                    self._read_batch(batch)
-                    batch, room = [], _MOST_BATCH_BYTES
-                batch.append((start, path, start + shift, end + shift))
-                room -= end - start
-        if batch:
-            self._read_batch(batch)
-
-    def _read_batch(self, batch: Sequence[tuple[int, str, int, int]]) -> None:
-        contents = self.store.read_ranges([wanted[1:] for wanted in batch])
-        for (address, path, start, end), data in zip(batch, contents, strict=True):
-            if len(data) != end - start:
-                raise ValueError(
-                    f"{path or self.store.url} returned {len(data)} of {end - start} bytes from byte {start} on: it "
-                    "was truncated or replaced while it was read; load again"
-                )
+                addresses.append(start)
+                ranges.append((path, start + shift, end + shift))
+        for address, data in zip(addresses, self.store.read_in_batches(ranges, _MOST_BATCH_REQUESTS), strict=True):
             ctypes.memmove(address, data, len(data))
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 __all__ = ["Store"]
+
+_Range = tuple[str, int, int]
+"""A path, a start and an end."""
+
+_MOST_BATCH_BYTES = 1 << 25
+"""The maximum number of bytes of requests that are held in memory at once."""
 
 _VERSION_FIELDS = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "created", "generation", "md5Hash")
 """File properties that change when a file is replaced, under the names that various stores give them."""
@@ -90,8 +96,41 @@ class Store:
         """Write a file in one request."""
         self.fs.pipe_file(self.full_path(path), data)
 
-    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Read byte ranges of files concurrently; each range is a path, a start and an end."""
+    def read_ranges(self, ranges: Sequence[_Range]) -> list[bytes]:
+        """Read byte ranges of files concurrently."""
         paths = [self.full_path(path) for path, _, _ in ranges]
         starts, ends = [start for _, start, _ in ranges], [end for _, _, end in ranges]
         return list(self.fs.cat_ranges(paths, starts, ends, on_error="raise"))
+
+    def read_in_batches(self, ranges: Iterable[_Range], most: int | None = None) -> Iterator[bytes]:
+        """Yield the bytes of ranges in order, of which only some are in memory at once.
+
+        Args:
+            ranges: the ranges.
+            most: the maximum number of concurrent requests.
+
+        Raises:
+            ValueError: A file is shorter.
+        """
+        for batch in _batches(ranges, most):
+            for (path, start, end), data in zip(batch, self.read_ranges(batch), strict=True):
+                if len(data) != end - start:
+                    raise ValueError(
+                        f"{self.full_path(path)} returned {len(data)} of {end - start} bytes from byte {start} on: it "
+                        "was truncated or replaced while it was read; open it again"
+                    )
+                yield data
+
+
+def _batches(ranges: Iterable[_Range], most: int | None) -> Iterator[list[_Range]]:
+    batch: list[_Range] = []
+    room = _MOST_BATCH_BYTES
+    for one in ranges:
+        nbytes = one[2] - one[1]
+        if batch and (nbytes > room or len(batch) == most):
+            yield batch
+            batch, room = [], _MOST_BATCH_BYTES
+        batch.append(one)
+        room -= nbytes
+    if batch:
+        yield batch
