@@ -29,9 +29,9 @@ def script(shell: str, prog: str, commands: dict[str, argparse.ArgumentParser]) 
     """Return the script that makes a shell complete the commands and options, for ``source <(... completion bash)``.
 
     Args:
-        shell: one of `SHELLS`.
-        prog: the name of the program.
-        commands: the parsers of the commands by name.
+        shell: One of `SHELLS`.
+        prog: The name of the program.
+        commands: The parsers of the commands by name.
     """
     options = {name: [one for action in parser._actions for one in action.option_strings if one.startswith("--")]
                for name, parser in commands.items()}  # fmt: skip

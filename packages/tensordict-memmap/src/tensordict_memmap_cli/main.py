@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
     Args:
-        argv: its arguments; those of the process by default.
+        argv: Its arguments; those of the process by default.
 
     >>> _ = TensorDict({"a": torch.zeros(3), "b": {"c": torch.zeros(2, dtype=torch.int8)}}).save("shown")
     >>> main(["tree", "shown"])

@@ -63,8 +63,8 @@ def read(path: str, *, verify: bool = False) -> Save | None:
     """Read the entries of a save, and check the sizes of its files; None if it needs the complete readers.
 
     Args:
-        path: the path of a folder or a file.
-        verify: whether the caller wants to know that the save is whole. The index of an archive is checked by the
+        path: The path of a folder or a file.
+        verify: Whether the caller wants to know that the save is whole. The index of an archive is checked by the
             complete readers only.
     """
     try:

@@ -58,16 +58,16 @@ def save_delta(
     does not need the base. Keys, shapes, dtypes and non-tensor values are those of ``data``; the base may have others.
 
     Args:
-        data: a tensordict, lazy stack, tensorclass or non-tensor data.
-        path: the safetensors file to write, with any name. An existing file is replaced when the new one is complete.
-        base: the path of the earlier save, or a tensordict that was loaded from it or mapped onto it. It is a folder
+        data: A tensordict, lazy stack, tensorclass or non-tensor data.
+        path: The safetensors file to write, with any name. An existing file is replaced when the new one is complete.
+        base: The path of the earlier save, or a tensordict that was loaded from it or mapped onto it. It is a folder
             with a file for each leaf, a safetensors file, or another delta, saved with ``checksum=True``. The delta
             records its path relative to ``path`` and the identity of its content.
-        block_size: the size in bytes of the blocks that are compared and written.
-        max_chain: the maximum number of deltas on top of each other, at most 64.
-        num_threads: the number of writer threads; chosen for the machine if None or 0.
-        existsok: whether an existing file may be replaced.
-        durable: whether to sync the file to disk before the call returns.
+        block_size: The size in bytes of the blocks that are compared and written.
+        max_chain: The maximum number of deltas on top of each other, at most 64.
+        num_threads: The number of writer threads; chosen for the machine if None or 0.
+        existsok: Whether an existing file may be replaced.
+        durable: Whether to sync the file to disk before the call returns.
 
     Returns:
         ``data`` itself.
@@ -164,11 +164,11 @@ class _Part(NamedTuple):
     """A tensor of the whole, and what of it is written.
 
     Args:
-        leaf: its leaf.
-        form: the dtype and shape of what is written.
-        checksum: the checksum of the whole tensor.
-        tensor: the name of what is written; None if the base has the tensor.
-        blocks: the ranges of elements that are written; None for the whole.
+        leaf: Its leaf.
+        form: The dtype and shape of what is written.
+        checksum: The checksum of the whole tensor.
+        tensor: The name of what is written; None if the base has the tensor.
+        blocks: The ranges of elements that are written; None for the whole.
     """
 
     leaf: Leaf

@@ -44,7 +44,7 @@ def latest(path: str | os.PathLike[str]) -> Path | None:
     Incomplete and damaged checkpoints are skipped: the files of the returned one exist and have the right sizes.
 
     Args:
-        path: the folder that ``save_checkpoint(path, step=..., keep=...)`` was called with.
+        path: The folder that ``save_checkpoint(path, step=..., keep=...)`` was called with.
 
     Raises:
         ValueError: The path is a URL.
@@ -67,9 +67,9 @@ def rotate(folder: str | os.PathLike[str], keep: int, *, written: str | os.PathL
     removed.
 
     Args:
-        folder: the folder.
-        keep: the number of complete checkpoints to keep, those with the greatest steps.
-        written: the checkpoint that was just written, which is always kept.
+        folder: The folder.
+        keep: The number of complete checkpoints to keep, those with the greatest steps.
+        written: The checkpoint that was just written, which is always kept.
 
     Warns:
         UserWarning: A checkpoint cannot be removed.

@@ -41,7 +41,7 @@ def gather_rng(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the random states of all ranks, each as JSON; every rank calls this.
 
     Args:
-        state: the state of this rank (`rng_state`).
+        state: The state of this rank (`rng_state`).
     """
     arrays = {
         name: [one.numpy() for one in value]
@@ -91,8 +91,8 @@ def read_shards(loaded: TensorCollection, objects: Mapping[str, Any]) -> None:
     """Replace tensors of a loaded checkpoint by DTensors as the objects have them; this rank reads its ranges only.
 
     Args:
-        loaded: the loaded checkpoint, which is unlocked if an object has DTensors.
-        objects: the objects to restore.
+        loaded: The loaded checkpoint, which is unlocked if an object has DTensors.
+        objects: The objects to restore.
     """
     like = TensorDict({})
     for name, one in objects.items():

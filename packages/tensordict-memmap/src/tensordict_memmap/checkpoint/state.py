@@ -40,7 +40,7 @@ def pack(state: Any, name: str) -> tuple[Any, dict[str, Any]]:
     Args:
         state: None, numbers, strings, tensors, tensordicts, NumPy arrays, and dictionaries with any keys, lists, tuples
             and deques of these; and what non-tensor values of a save may be.
-        name: the key of the state among others.
+        name: The key of the state among others.
 
     Returns:
         The record, and the tensors as nested dictionaries under ``name``.
@@ -60,10 +60,10 @@ def unpack(record: Any, tensors: TensorCollection, name: str, *, copy: bool = Tr
     """Return the state of a record.
 
     Args:
-        record: the record.
-        tensors: the loaded tensordict that holds the tensors under ``name``.
-        name: the key of the state.
-        copy: whether tensors are copied, with the strides that they had. Otherwise they are those of ``tensors``.
+        record: The record.
+        tensors: The loaded tensordict that holds the tensors under ``name``.
+        name: The key of the state.
+        copy: Whether tensors are copied, with the strides that they had. Otherwise they are those of ``tensors``.
 
     Raises:
         ValueError: The record is damaged, or names a tensor that is missing.
@@ -83,8 +83,8 @@ def key_path(key: Any, dotted: bool) -> Path:
     """Return the keys under which the tensors of an entry of a dictionary are stored.
 
     Args:
-        key: the key of the entry.
-        dotted: whether the dictionary is the state of a module, whose keys have dots.
+        key: The key of the entry.
+        dotted: Whether the dictionary is the state of a module, whose keys have dots.
 
     >>> key_path("layer.weight", True), key_path("a.b", False), key_path(0, False)
     (('layer', 'weight'), ('a.b',), ('0',))

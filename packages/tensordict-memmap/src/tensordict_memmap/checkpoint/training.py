@@ -58,10 +58,10 @@ class Checkpoint:
     """What `load_checkpoint` returns.
 
     Attributes:
-        path: the path of the checkpoint.
-        step: the step that it was saved with, or None.
-        extra: the value that it was saved with as ``extra``; its tensors are in memory.
-        parts: the names of the objects whose states it holds.
+        path: The path of the checkpoint.
+        step: The step that it was saved with, or None.
+        extra: The value that it was saved with as ``extra``; its tensors are in memory.
+        parts: The names of the objects whose states it holds.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> _ = save_checkpoint("run", model=model, step=3, extra={"best": 0.5})
@@ -104,30 +104,30 @@ def save_checkpoint(
     rank.
 
     Args:
-        path: the folder or file of the checkpoint, or with ``keep`` the folder of several checkpoints.
-        model: a module, a tensordict, or any object with ``state_dict``; or a list or dictionary of these.
-        optimizer: one or several objects with ``state_dict``.
-        scheduler: one or several objects with ``state_dict``.
-        step: the number of the step.
-        rng: whether to save the state of the global random number generators of Python, NumPy, torch and CUDA.
-        extra: anything else: numbers, strings, tensors, tensordicts, and dictionaries, lists and tuples of these.
-        keep: the number of checkpoints to keep. The checkpoint is then saved as ``step-000100`` in the folder ``path``,
+        path: The folder or file of the checkpoint, or with ``keep`` the folder of several checkpoints.
+        model: A module, a tensordict, or any object with ``state_dict``; or a list or dictionary of these.
+        optimizer: One or several objects with ``state_dict``.
+        scheduler: One or several objects with ``state_dict``.
+        step: The number of the step.
+        rng: Whether to save the state of the global random number generators of Python, NumPy, torch and CUDA.
+        extra: Anything else: numbers, strings, tensors, tensordicts, and dictionaries, lists and tuples of these.
+        keep: The number of checkpoints to keep. The checkpoint is then saved as ``step-000100`` in the folder ``path``,
             and older ones are removed when it is complete.
-        base: an earlier checkpoint; only the differences from it are written (`save_delta`).
+        base: An earlier checkpoint; only the differences from it are written (`save_delta`).
         format: ``"tree"``, ``"safetensors"`` or ``"archive"``; by default according to the file name extension of the
             path.
-        shard_size: the maximum size in bytes of the tensors in one safetensors file; the checkpoint is then a folder of
+        shard_size: The maximum size in bytes of the tensors in one safetensors file; the checkpoint is then a folder of
             shards.
-        num_threads: the number of writer threads; chosen for the machine if None or 0.
-        checksum: whether to record checksums; by default only if this process saves alone, because several ranks would
+        num_threads: The number of writer threads; chosen for the machine if None or 0.
+        checksum: Whether to record checksums; by default only if this process saves alone, because several ranks would
             have to read the file again to hash it. Without checksums, ``TensorDict.load`` maps a folder for writing.
-        durable: whether to sync the checkpoint to disk before it is complete.
-        return_early: whether to copy the state to host memory and save it in the background, so that training can
+        durable: Whether to sync the checkpoint to disk before it is complete.
+        return_early: Whether to copy the state to host memory and save it in the background, so that training can
             continue immediately. For tensors on GPUs the memory is pinned; it is reused for the next checkpoint.
-        pending: whether to wait for (``"wait"``) or to cancel (``"cancel"``) an earlier checkpoint that is still being
+        pending: Whether to wait for (``"wait"``) or to cancel (``"cancel"``) an earlier checkpoint that is still being
             saved in the background.
-        timeout: the maximum time to wait for another rank, in seconds; half an hour if None.
-        **objects: further objects with ``state_dict``, such as ``scaler=`` or ``ema=``, and random number generators.
+        timeout: The maximum time to wait for another rank, in seconds; half an hour if None.
+        **objects: Further objects with ``state_dict``, such as ``scaler=`` or ``ema=``, and random number generators.
 
     Returns:
         The path of the checkpoint, or with ``return_early`` a `SaveFuture` of it.
@@ -230,15 +230,15 @@ def load_checkpoint(
     copied to memory: training never changes the checkpoint.
 
     Args:
-        path: the checkpoint; ``latest(folder)`` returns the newest one in a folder.
-        model: the object to restore, as in `save_checkpoint`; None skips it. Parameters on the ``meta`` device are
+        path: The checkpoint; ``latest(folder)`` returns the newest one in a folder.
+        model: The object to restore, as in `save_checkpoint`; None skips it. Parameters on the ``meta`` device are
             replaced by the saved ones.
-        optimizer: as ``model``.
-        scheduler: as ``model``.
-        rng: whether to set the global random number generators, if their state was saved.
-        strict: whether missing and unexpected keys of modules raise an error.
+        optimizer: As ``model``.
+        scheduler: As ``model``.
+        rng: Whether to set the global random number generators, if their state was saved.
+        strict: Whether missing and unexpected keys of modules raise an error.
         verify: ``"full"`` reads everything and compares the checksums, ``"size"`` compares the sizes of files.
-        **objects: further objects, as in `save_checkpoint`.
+        **objects: Further objects, as in `save_checkpoint`.
 
     Returns:
         The step and the ``extra`` of the checkpoint.

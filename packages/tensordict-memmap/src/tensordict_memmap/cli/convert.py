@@ -46,17 +46,17 @@ def convert(
     """Copy a saved tensordict to another format, with less than 64 MiB of memory in addition to the mapped files.
 
     Args:
-        source: the path or URL of a save in any format.
-        target: a path or URL. Existing content is replaced when the new content is complete.
+        source: The path or URL of a save in any format.
+        target: A path or URL. Existing content is replaced when the new content is complete.
         format: ``"tree"``, ``"safetensors"``, ``"archive"`` or ``"consolidated"``; by default according to the file
             name extension of the target: ``.safetensors``, ``.tdz`` for an archive, and a tree for any other.
-        compression: the compression of an archive; none by default.
-        shard_size: the maximum size in bytes of the tensors in one safetensors file; the target is then a folder.
-        num_threads: the number of writer threads; chosen for the machine if None.
-        durable: whether to sync the target to disk before the call returns.
-        checksum: whether to record checksums, which ``load_memmap(..., verify="full")`` compares.
-        allow_pickle: whether values without a JSON form may be unpickled, and pickled again.
-        pbar: whether to show a progress bar; None shows one on a terminal after two seconds.
+        compression: The compression of an archive; none by default.
+        shard_size: The maximum size in bytes of the tensors in one safetensors file; the target is then a folder.
+        num_threads: The number of writer threads; chosen for the machine if None.
+        durable: Whether to sync the target to disk before the call returns.
+        checksum: Whether to record checksums, which ``load_memmap(..., verify="full")`` compares.
+        allow_pickle: Whether values without a JSON form may be unpickled, and pickled again.
+        pbar: Whether to show a progress bar; None shows one on a terminal after two seconds.
 
     Raises:
         FileNotFoundError: There is no save at the source.
@@ -79,10 +79,10 @@ def save_as(data: Any, target: str | os.PathLike[str], format: str | None, **opt
     """Save a tensordict in a format, given by its name or by the suffix of the target.
 
     Args:
-        data: the tensordict.
-        target: a path or URL.
-        format: as in `convert`.
-        options: those of `save`.
+        data: The tensordict.
+        target: A path or URL.
+        format: As in `convert`.
+        options: Those of `save`.
 
     Raises:
         ValueError: The format is unknown, or has no such option.

@@ -11,9 +11,9 @@ def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display
     """Print the files and folders below a folder, one per line, and return the printed text.
 
     Args:
-        path: the folder.
-        indent: the start of each line.
-        display_metadata: whether the first line gives the total size in bytes.
+        path: The folder.
+        indent: The start of each line.
+        display_metadata: Whether the first line gives the total size in bytes.
 
     >>> from tensordict_core import TensorDict
     >>> _ = TensorDict({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}).save("saved_tree")

@@ -38,8 +38,8 @@ def read_bag(dataset: MemmapDataset | str | os.PathLike[str], *, partition_rows:
     """Return a bag of the rows of a dataset, each of them a tensordict.
 
     Args:
-        dataset: a dataset that is open for reading, or its path or URL.
-        partition_rows: the number of rows of a partition.
+        dataset: A dataset that is open for reading, or its path or URL.
+        partition_rows: The number of rows of a partition.
 
     >>> import dask
     >>> from tensordict_core import TensorDict
@@ -59,9 +59,9 @@ def read_array(dataset: MemmapDataset | str | os.PathLike[str], key: Key, *, chu
     """Return one column of a dataset as an array.
 
     Args:
-        dataset: a dataset that is open for reading, or its path or URL.
-        key: the key of a column of one shape.
-        chunk_rows: the number of rows of a chunk.
+        dataset: A dataset that is open for reading, or its path or URL.
+        key: The key of a column of one shape.
+        chunk_rows: The number of rows of a chunk.
 
     Raises:
         KeyError: There is no such column.
@@ -92,12 +92,12 @@ def write_bag(
     """Write a bag of rows to a dataset, in one commit.
 
     Args:
-        bag: a bag of tensordicts.
-        path: the folder of the dataset.
-        like: one row; required for ragged columns of tensors or of values that differ by row.
-        ragged: the keys of the ragged columns.
-        append: whether to append to an existing dataset; otherwise the folder must be new.
-        durable: whether the commit is synced to disk.
+        bag: A bag of tensordicts.
+        path: The folder of the dataset.
+        like: One row; required for ragged columns of tensors or of values that differ by row.
+        ragged: The keys of the ragged columns.
+        append: Whether to append to an existing dataset; otherwise the folder must be new.
+        durable: Whether the commit is synced to disk.
 
     Returns:
         The dataset, open for reading.
@@ -119,11 +119,11 @@ def write_arrays(
     """Write arrays to a dataset, one for each column, in one commit.
 
     Args:
-        arrays: the arrays by the names of their columns; ``.`` separates the parts of a nested key. All have the same
+        arrays: The arrays by the names of their columns; ``.`` separates the parts of a nested key. All have the same
             number of rows; chunks of rows are those of the first one.
-        path: the folder of the dataset.
-        append: whether to append to an existing dataset; otherwise the folder must be new.
-        durable: whether the commit is synced to disk.
+        path: The folder of the dataset.
+        append: Whether to append to an existing dataset; otherwise the folder must be new.
+        durable: Whether the commit is synced to disk.
 
     Returns:
         The dataset, open for reading.

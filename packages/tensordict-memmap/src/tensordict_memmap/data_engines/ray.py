@@ -40,7 +40,7 @@ class MemmapDatasource(Datasource):
     Columns are named by their nested keys, joined with ``.``.
 
     Args:
-        dataset: a dataset that is open for reading, or its path or URL.
+        dataset: A dataset that is open for reading, or its path or URL.
 
     Example::
 
@@ -96,12 +96,12 @@ class MemmapDatasink(Datasink[Any]):
     failed job adds no rows.
 
     Args:
-        path: the folder of the dataset.
-        like: one row: a tensordict. By default the first row that is written; values and arrays of different lengths
+        path: The folder of the dataset.
+        like: One row: a tensordict. By default the first row that is written; values and arrays of different lengths
             then become ragged columns.
-        ragged: the keys of ragged columns, with ``like``.
-        append: whether to append to an existing dataset; otherwise the folder must be new.
-        durable: whether the commit is synced to disk.
+        ragged: The keys of ragged columns, with ``like``.
+        append: Whether to append to an existing dataset; otherwise the folder must be new.
+        durable: Whether the commit is synced to disk.
 
     Example::
 
@@ -145,7 +145,7 @@ class RayExecutor(Executor):
     """An executor whose calls run as tasks on the Ray cluster that this process is connected to.
 
     Args:
-        options: options of the tasks, as of ``ray.remote``: ``num_cpus=2``, ``num_gpus=1``.
+        options: Options of the tasks, as of ``ray.remote``: ``num_cpus=2``, ``num_gpus=1``.
 
     Example::
 

@@ -41,8 +41,8 @@ class Column:
     """The file of one leaf, open for writing until it is closed.
 
     Args:
-        root: the absolute path of the saved folder.
-        leaf: the leaf, whose first dimension is the rows.
+        root: The absolute path of the saved folder.
+        leaf: The leaf, whose first dimension is the rows.
     """
 
     __slots__ = ("file", "key", "leaf", "path", "row_bytes", "row_shape", "size")
@@ -215,11 +215,11 @@ def match_batch(
     """Return the number of rows of a batch, and its leaves in the order of the saved ones.
 
     Args:
-        node: the schema of the saved rows.
-        batch_size: their batch size.
-        rows: the batch.
-        one: whether the batch is a single row, without the row dimension.
-        ragged: the ragged columns; their leaves are returned as `RaggedRows`.
+        node: The schema of the saved rows.
+        batch_size: Their batch size.
+        rows: The batch.
+        one: Whether the batch is a single row, without the row dimension.
+        ragged: The ragged columns; their leaves are returned as `RaggedRows`.
 
     Raises:
         TypeError: The batch is not a tensordict or tensorclass.

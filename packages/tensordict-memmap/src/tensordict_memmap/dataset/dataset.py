@@ -74,20 +74,20 @@ class MemmapDataset:
         """Create an empty dataset and open it for writing.
 
         Args:
-            path: the folder, created in one step.
-            like: one row: a tensordict or tensorclass. Its tensors are not stored; its non-tensor values are those of
+            path: The folder, created in one step.
+            like: One row: a tensordict or tensorclass. Its tensors are not stored; its non-tensor values are those of
                 all rows.
-            capacity: the number of rows for which the files are made long enough. These rows are not committed and take
+            capacity: The number of rows for which the files are made long enough. These rows are not committed and take
                 no disk space.
-            reserve: whether to allocate the disk space for ``capacity`` rows, so that a full disk raises an error in
+            reserve: Whether to allocate the disk space for ``capacity`` rows, so that a full disk raises an error in
                 this call.
-            durable: whether commits are synced to disk.
-            existsok: whether an existing save may be replaced.
-            ragged: the keys of the columns whose rows differ in size: tensors that differ in the first dimension, and
+            durable: Whether commits are synced to disk.
+            existsok: Whether an existing save may be replaced.
+            ragged: The keys of the columns whose rows differ in size: tensors that differ in the first dimension, and
                 non-tensor values. In a batch, such a column is a jagged tensor or a stack of values. The row ``like``
                 determines the dtype and the other dimensions, or whether the values are strings, bytes, or other values
                 with a JSON form.
-            ring: whether to keep the last ``capacity`` rows only: new rows replace the oldest ones.
+            ring: Whether to keep the last ``capacity`` rows only: new rows replace the oldest ones.
 
         Raises:
             RuntimeError: The folder is not empty and ``existsok`` is False.
@@ -148,16 +148,16 @@ class MemmapDataset:
         """Open a saved tensordict, from this package or from tensordict, to read its rows or to append rows.
 
         Args:
-            path: the folder, or the URL of one, such as ``s3://bucket/data``, to read its rows through a local cache.
+            path: The folder, or the URL of one, such as ``s3://bucket/data``, to read its rows through a local cache.
             mode: ``"r"`` reads, and in-place changes of entries stay in this process; ``"r+"`` writes.
-            part: with ``"r+"``, the range of rows ``(start, stop)`` to write as one of several writers. Rows become
+            part: With ``"r+"``, the range of rows ``(start, stop)`` to write as one of several writers. Rows become
                 visible when all rows before them are committed. To continue a range, open it again with the same
                 numbers.
-            durable: whether commits are synced to disk.
-            allow_pickle: whether non-tensor values without a JSON form may be unpickled.
-            cache: for a URL, the folder of the cache, which later runs and other processes of this machine can reuse;
+            durable: Whether commits are synced to disk.
+            allow_pickle: Whether non-tensor values without a JSON form may be unpickled.
+            cache: For a URL, the folder of the cache, which later runs and other processes of this machine can reuse;
                 by default a temporary folder.
-            cache_bytes: the maximum size in bytes of the cached blocks on disk.
+            cache_bytes: The maximum size in bytes of the cached blocks on disk.
 
         Raises:
             BlockingIOError: Another writer holds some of the rows.
@@ -282,8 +282,8 @@ class MemmapDataset:
         """Upload the committed rows to a URL; readers there see all of them or the earlier save.
 
         Args:
-            url: the URL, such as ``s3://bucket/data``.
-            existsok: whether an earlier save at the URL may be replaced.
+            url: The URL, such as ``s3://bucket/data``.
+            existsok: Whether an earlier save at the URL may be replaced.
 
         Raises:
             RuntimeError: The URL is in use, and ``existsok`` is False.
@@ -319,8 +319,8 @@ class MemmapDataset:
         """Append one row.
 
         Args:
-            row: the row, without the row dimension, with the keys, classes, dtypes and shapes of the saved rows.
-            commit: whether to commit the row immediately. A commit takes longer than a write: to write many rows, pass
+            row: The row, without the row dimension, with the keys, classes, dtypes and shapes of the saved rows.
+            commit: Whether to commit the row immediately. A commit takes longer than a write: to write many rows, pass
                 False and call :meth:`commit` after the last one.
 
         Raises:
@@ -338,10 +338,10 @@ class MemmapDataset:
         """Append rows along the first batch dimension.
 
         Args:
-            rows: the rows.
-            commit: whether to commit them immediately.
-            threads: the number of threads; chosen for the machine if None.
-            pbar: whether to show a progress bar; None shows one on a terminal after two seconds.
+            rows: The rows.
+            commit: Whether to commit them immediately.
+            threads: The number of threads; chosen for the machine if None.
+            pbar: Whether to show a progress bar; None shows one on a terminal after two seconds.
 
         >>> dataset = MemmapDataset.create("rows", TensorDict({"x": torch.zeros(2)}))
         >>> dataset.extend(TensorDict({"x": torch.ones(5, 2)}, [5]))
@@ -460,10 +460,10 @@ def append_memmap(prefix: str | os.PathLike[str], rows: Any, *, allow_pickle: bo
     """Append rows to a saved tensordict along its first batch dimension, in one commit.
 
     Args:
-        prefix: the folder, saved by this package or by tensordict.
-        rows: the rows, with the keys, classes, dtypes and trailing shapes of the saved ones. Non-tensor values must be
+        prefix: The folder, saved by this package or by tensordict.
+        rows: The rows, with the keys, classes, dtypes and trailing shapes of the saved ones. Non-tensor values must be
             equal to the saved ones.
-        allow_pickle: whether saved non-tensor values without a JSON form may be unpickled, to compare them.
+        allow_pickle: Whether saved non-tensor values without a JSON form may be unpickled, to compare them.
 
     Raises:
         ValueError: ``prefix`` is not a folder, or the rows do not match its content; the error names the key.

@@ -31,9 +31,9 @@ def encode(kind: str, value: Any, where: str) -> bytes:
     r"""Return the bytes of a value.
 
     Args:
-        kind: the kind of the column.
-        value: the value.
-        where: the name of the key, for errors.
+        kind: The kind of the column.
+        value: The value.
+        where: The name of the key, for errors.
 
     Raises:
         ValueError: The value is of another type than the column, or has no JSON form.

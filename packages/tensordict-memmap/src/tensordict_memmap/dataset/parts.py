@@ -30,11 +30,11 @@ class Parts:
     """The parts of a dataset that tasks write.
 
     Args:
-        path: the folder of the dataset.
-        like: one row; the first row that is written if None.
-        ragged: the keys of ragged columns, with ``like``.
-        append: whether to append to an existing dataset; otherwise the folder must be new.
-        durable: whether the commit is synced to disk.
+        path: The folder of the dataset.
+        like: One row; the first row that is written if None.
+        ragged: The keys of ragged columns, with ``like``.
+        append: Whether to append to an existing dataset; otherwise the folder must be new.
+        durable: Whether the commit is synced to disk.
 
     Raises:
         ValueError: The path is a URL.

@@ -50,9 +50,9 @@ class RaggedWriter:
     """The file of the elements of a ragged column, open for writing until it is closed.
 
     Args:
-        root: the absolute path of the saved folder.
-        leaf: the leaf.
-        state: the committed elements.
+        root: The absolute path of the saved folder.
+        leaf: The leaf.
+        state: The committed elements.
     """
 
     def __init__(self, root: str, leaf: Leaf, state: RaggedState) -> None:
@@ -122,12 +122,12 @@ def match_ragged(leaf: Leaf, state: RaggedState, value: Any, number: int, *, one
     """Return the rows of a batch of one ragged column.
 
     Args:
-        leaf: the leaf.
-        state: the kind of the column and the shape of its elements.
-        value: the entry of the batch: for tensors one row, a jagged or strided tensor of rows, or a list of rows; else
+        leaf: The leaf.
+        state: The kind of the column and the shape of its elements.
+        value: The entry of the batch: for tensors one row, a jagged or strided tensor of rows, or a list of rows; else
             one value, or a stack of values.
-        number: the number of rows.
-        one: whether the entry is that of a single row.
+        number: The number of rows.
+        one: Whether the entry is that of a single row.
 
     Raises:
         ValueError: The entry does not match the saved rows; the error names the key.
@@ -215,10 +215,10 @@ class RaggedReader:
     """The rows of a ragged column, mapped from its files.
 
     Args:
-        root: the absolute path of the saved folder.
-        leaf: the leaf.
-        state: the kind of the column and the shape of its elements.
-        rows: the number of rows.
+        root: The absolute path of the saved folder.
+        leaf: The leaf.
+        state: The kind of the column and the shape of its elements.
+        rows: The number of rows.
 
     Raises:
         ValueError: The files are damaged.

@@ -30,8 +30,8 @@ class RowLock:
     """A lock on a range of rows, held until it is closed.
 
     Args:
-        path: the lock file, created if it is absent.
-        rows: the first row and the end of the range.
+        path: The lock file, created if it is absent.
+        rows: The first row and the end of the range.
 
     Raises:
         BlockingIOError: Another writer holds one of these rows.

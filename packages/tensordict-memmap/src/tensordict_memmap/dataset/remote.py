@@ -47,10 +47,10 @@ class RemoteRows:
     """The rows of a dataset at a URL.
 
     Args:
-        url: the URL.
-        cache: the folder of the cache; None for a temporary one, which is removed with this object.
-        cache_bytes: the number of bytes that cached blocks may take.
-        allow_pickle: whether non-tensor values without a JSON form may be unpickled.
+        url: The URL.
+        cache: The folder of the cache; None for a temporary one, which is removed with this object.
+        cache_bytes: The number of bytes that cached blocks may take.
+        allow_pickle: Whether non-tensor values without a JSON form may be unpickled.
 
     Raises:
         FileNotFoundError: There is no saved tensordict.

@@ -44,9 +44,9 @@ class RingRows:
     """The valid rows of a ring, oldest first.
 
     Args:
-        root: the absolute path of the saved folder.
-        slots: the tensordict of all slots, locked.
-        ring: the ring as it was committed when the slots were opened, or before.
+        root: The absolute path of the saved folder.
+        slots: The tensordict of all slots, locked.
+        ring: The ring as it was committed when the slots were opened, or before.
     """
 
     def __init__(self, root: str, slots: Any, ring: Ring) -> None:

@@ -16,8 +16,8 @@ def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
     """Return what an index selects of some rows: the number of one row, or a tensor of numbers.
 
     Args:
-        index: a number, a slice, a list or range of numbers, or a tensor of numbers or a mask.
-        rows: the number of rows.
+        index: A number, a slice, a list or range of numbers, or a tensor of numbers or a mask.
+        rows: The number of rows.
 
     Raises:
         IndexError: There is no such row, or the index has several dimensions.

@@ -45,8 +45,8 @@ class Rows:
     """The rows of a dataset with ragged columns.
 
     Args:
-        fixed: the columns of one shape, locked.
-        ragged: the ragged columns by key.
+        fixed: The columns of one shape, locked.
+        ragged: The ragged columns by key.
     """
 
     def __init__(self, fixed: Any, ragged: dict[Path, RaggedReader]) -> None:

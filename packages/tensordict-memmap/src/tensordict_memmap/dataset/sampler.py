@@ -30,10 +30,10 @@ def permuted(positions: np.ndarray[Any, Any], size: int, seed: int, epoch: int) 
     """Return the elements at some positions of a random permutation of ``range(size)``.
 
     Args:
-        positions: positions in ``range(size)``.
-        size: the number of elements.
-        seed: with ``epoch``, selects the permutation.
-        epoch: with ``seed``, selects the permutation.
+        positions: Positions in ``range(size)``.
+        size: The number of elements.
+        seed: With ``epoch``, selects the permutation.
+        epoch: With ``seed``, selects the permutation.
 
     >>> sorted(permuted(np.arange(10), 10, seed=0, epoch=0).tolist()) == list(range(10))
     True
@@ -78,20 +78,20 @@ class RowSampler(Sampler[list[int]]):
     instead of over the loader, so that the state counts the batches that the loop has received.
 
     Args:
-        rows: the number of rows, or a dataset.
-        batch_size: the number of rows of a batch.
-        shuffle: whether rows come in random order.
-        seed: the seed of the order, the same on all ranks.
-        rank: the rank of this process; that of ``torch.distributed`` if it is initialized, else 0.
-        world_size: the number of ranks; that of ``torch.distributed`` if it is initialized, else 1.
-        drop_last: whether to drop the rows at the end of an epoch that do not fill a batch on every rank. Otherwise
+        rows: The number of rows, or a dataset.
+        batch_size: The number of rows of a batch.
+        shuffle: Whether rows come in random order.
+        seed: The seed of the order, the same on all ranks.
+        rank: The rank of this process; that of ``torch.distributed`` if it is initialized, else 0.
+        world_size: The number of ranks; that of ``torch.distributed`` if it is initialized, else 1.
+        drop_last: Whether to drop the rows at the end of an epoch that do not fill a batch on every rank. Otherwise
             they are divided evenly among the ranks; if they are fewer than the ranks, some ranks get no last batch.
-        chunk: the number of consecutive rows that stay together when rows are shuffled, which is faster for remote
+        chunk: The number of consecutive rows that stay together when rows are shuffled, which is faster for remote
             storage and disks. 1 shuffles single rows.
 
     Attributes:
-        epoch: the number of the current epoch.
-        position: the number of rows of this epoch that all ranks together have consumed.
+        epoch: The number of the current epoch.
+        position: The number of rows of this epoch that all ranks together have consumed.
 
     Raises:
         ValueError: A number is out of range.
@@ -168,8 +168,8 @@ class RowSampler(Sampler[list[int]]):
         """Yield the batches that are left in this epoch, and change no state.
 
         Args:
-            first: the number of batches of this rank to skip.
-            every: yields each batch of this number, as one of so many workers.
+            first: The number of batches of this rank to skip.
+            every: Yields each batch of this number, as one of so many workers.
 
         >>> list(RowSampler(10, 4, shuffle=False).batches(first=1))
         [[4, 5, 6, 7], [8, 9]]
@@ -208,7 +208,7 @@ class RowSampler(Sampler[list[int]]):
         """Yield the batches of a loader with this sampler, and count those that were yielded.
 
         Args:
-            loader: a ``DataLoader`` with this sampler, or with a `RowStream` of it.
+            loader: A ``DataLoader`` with this sampler, or with a `RowStream` of it.
 
         >>> sampler = RowSampler(10, 4, shuffle=False)
         >>> loader = torch.utils.data.DataLoader(range(10), batch_sampler=sampler, collate_fn=list)
@@ -254,7 +254,7 @@ class RowSampler(Sampler[list[int]]):
         """Continue where a sampler was, on the same or another number of ranks.
 
         Args:
-            state: the state from :meth:`state_dict`.
+            state: The state from :meth:`state_dict`.
 
         Raises:
             ValueError: The state is of another order (rows, seed, shuffling), or is incomplete.
@@ -287,8 +287,8 @@ class RowStream(IterableDataset[Any]):
     ``batch_size=None`` to the loader, and a ``collate_fn`` that returns the batch unchanged.
 
     Args:
-        dataset: a dataset with ``__getitems__``, such as a `MemmapDataset`.
-        sampler: the sampler of this rank. Iterate over ``sampler.track(loader)``.
+        dataset: A dataset with ``__getitems__``, such as a `MemmapDataset`.
+        sampler: The sampler of this rank. Iterate over ``sampler.track(loader)``.
 
     >>> import torch
     >>> from tensordict_core import TensorDict

@@ -24,8 +24,8 @@ def plan_rows(like: Any, ragged: Sequence[Key]) -> tuple[Node, dict[str, RaggedS
     """Return the schema of a dataset without rows, and the states of its ragged columns by their files.
 
     Args:
-        like: one row.
-        ragged: the keys of the ragged columns.
+        like: One row.
+        ragged: The keys of the ragged columns.
 
     Raises:
         KeyError: The row has no such key.

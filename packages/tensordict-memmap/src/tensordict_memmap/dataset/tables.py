@@ -24,7 +24,7 @@ def rows_to_table(rows: Any) -> Table:
     """Return a batch of rows as arrays by column.
 
     Args:
-        rows: a tensordict with one batch dimension.
+        rows: A tensordict with one batch dimension.
 
     Raises:
         TypeError: A column has a dtype that NumPy lacks, such as bfloat16; the error names the key.
@@ -52,8 +52,8 @@ def table_to_rows(table: Mapping[str, Any], keys: Mapping[str, Path] | None = No
     """Return arrays by column as a batch of rows.
 
     Args:
-        table: the arrays, all of the same length.
-        keys: the nested key of each column; names are split at ``.`` if None.
+        table: The arrays, all of the same length.
+        keys: The nested key of each column; names are split at ``.`` if None.
 
     Raises:
         ValueError: The columns have other names, or differ in length.

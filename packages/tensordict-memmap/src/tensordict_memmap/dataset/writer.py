@@ -36,10 +36,10 @@ class Writer:
     """A writer of a dataset, which holds its lock and its open files.
 
     Args:
-        root: the absolute path of the saved folder.
-        part: the rows ``(start, stop)`` to fill as one of several writers; None for all rows.
-        durable: whether commits are synced to disk.
-        allow_pickle: whether saved non-tensor values without a JSON form may be unpickled.
+        root: The absolute path of the saved folder.
+        part: The rows ``(start, stop)`` to fill as one of several writers; None for all rows.
+        durable: Whether commits are synced to disk.
+        allow_pickle: Whether saved non-tensor values without a JSON form may be unpickled.
     """
 
     def __init__(self, root: str, part: tuple[int, int] | None, durable: bool, allow_pickle: bool | None) -> None:

@@ -43,12 +43,12 @@ class Coordinator:
     """One save, as the coordinator sees it.
 
     Args:
-        path: the absolute path of the target.
-        options: the options.
-        plans: the plans of all ranks.
+        path: The absolute path of the target.
+        options: The options.
+        plans: The plans of all ranks.
 
     Attributes:
-        messages: what each rank has to know, once `start` was called.
+        messages: What each rank has to know, once `start` was called.
 
     Raises:
         ValueError: The plans do not fit together, or leave some of a tensor out; the error names the key and the rank.
@@ -161,8 +161,8 @@ class Coordinator:
         """Complete the files with the non-tensor values, and make them the current save.
 
         Args:
-            values: the JSON of each value by its name.
-            run: the threads and the durability.
+            values: The JSON of each value by its name.
+            run: The threads and the durability.
 
         Raises:
             ValueError: A value is missing.

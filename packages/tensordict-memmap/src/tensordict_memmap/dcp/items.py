@@ -37,8 +37,8 @@ def shard_plan(items: Iterable[WriteItem], known: list[str] | None = None) -> tu
     """Return the parts of tensors that a plan writes, and the names of its non-tensor values.
 
     Args:
-        items: the write items of one rank.
-        known: the names of the tensors of another rank, each once; the plan shares them if they are the same.
+        items: The write items of one rank.
+        known: The names of the tensors of another rank, each once; the plan shares them if they are the same.
 
     >>> from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
     >>> plan, values = shard_plan(create_default_local_save_plan({"a": torch.zeros(2, 3), "b": 1}, True).items)
@@ -117,14 +117,14 @@ class Described:
     """The tensors and values of a save as a schema, for the formats of distributed saves.
 
     Args:
-        assignment: the tensors and what each rank writes.
-        values: the names of the non-tensor values.
-        paths: the paths in the state dict by joined name.
+        assignment: The tensors and what each rank writes.
+        values: The names of the non-tensor values.
+        paths: The paths in the state dict by joined name.
 
     Attributes:
-        schema: the schema.
-        values: for each name of a value its node, whose ``value`` the caller sets.
-        lists: the nested keys of nodes that were lists.
+        schema: The schema.
+        values: For each name of a value its node, whose ``value`` the caller sets.
+        lists: The nested keys of nodes that were lists.
 
     Raises:
         ValueError: An entry has the key of a node; the error names it.
@@ -191,7 +191,7 @@ class Described:
         """Return the assignment in the order of the format, which may lack empty tensors.
 
         Args:
-            name_of: the name in the file of the tensor at a position.
+            name_of: The name in the file of the tensor at a position.
         """
         whole, order = self._assignment, self._order
         made = Assignment([name_of(n) for n in range(len(order))], whole.kinds, [whole.column[n] for n in order])

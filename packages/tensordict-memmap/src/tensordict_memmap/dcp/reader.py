@@ -58,9 +58,9 @@ class TensorDictReader(StorageReader):
     ``.``, as in DCP.
 
     Args:
-        path: the save, or a URL of one.
-        allow_pickle: whether pickled values in the save may be unpickled.
-        verify: how much of the save is compared with its manifest or checksums, as in ``TensorDict.load``.
+        path: The save, or a URL of one.
+        allow_pickle: Whether pickled values in the save may be unpickled.
+        verify: How much of the save is compared with its manifest or checksums, as in ``TensorDict.load``.
 
     Raises:
         ValueError: There is no such level of verification.

@@ -30,9 +30,9 @@ def dump_value(item: WriteItem, planner: SavePlanner, *, allow_pickle: bool) -> 
     """Return the JSON of an entry.
 
     Args:
-        item: the write item.
-        planner: the planner that has the entry.
-        allow_pickle: whether an object without a JSON form is stored as the bytes of ``torch.save``.
+        item: The write item.
+        planner: The planner that has the entry.
+        allow_pickle: Whether an object without a JSON form is stored as the bytes of ``torch.save``.
 
     Raises:
         TypeError: It has no JSON form, and pickling is not allowed; the error names the key.
@@ -92,9 +92,9 @@ def stream_of(name: str, value: Any, *, allow_pickle: bool) -> io.BytesIO:
     """Return the stream that a planner loads an entry from.
 
     Args:
-        name: the joined name of the entry, for errors.
-        value: its value in the file.
-        allow_pickle: whether bytes of ``torch.save`` in the file may go to the planner, which unpickles them.
+        name: The joined name of the entry, for errors.
+        value: Its value in the file.
+        allow_pickle: Whether bytes of ``torch.save`` in the file may go to the planner, which unpickles them.
 
     Raises:
         ValueError: The file holds such bytes, and they may not.

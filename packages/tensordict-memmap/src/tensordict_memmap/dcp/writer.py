@@ -46,16 +46,16 @@ class TensorDictWriter(StorageWriter):
     reads the result under the keys of the state dict, and any safetensors tool can read it too.
 
     Args:
-        path: the target, on a file system that all ranks share: a safetensors file if it ends with ``.safetensors``,
+        path: The target, on a file system that all ranks share: a safetensors file if it ends with ``.safetensors``,
             else a folder with a file for each tensor.
         format: ``"safetensors"`` or ``"tree"``; by default according to the path.
-        shard_size: the maximum size in bytes of the tensors in a file; the path is then a folder of shards and their
+        shard_size: The maximum size in bytes of the tensors in a file; the path is then a folder of shards and their
             index.
-        durable: whether everything is synced to disk before the save returns.
-        existsok: whether an existing checkpoint may be replaced.
-        num_threads: the number of writer threads of each rank; by default that of the machine divided by the ranks on
+        durable: Whether everything is synced to disk before the save returns.
+        existsok: Whether an existing checkpoint may be replaced.
+        num_threads: The number of writer threads of each rank; by default that of the machine divided by the ranks on
             it.
-        allow_pickle: whether entries that are not tensors and have no JSON form are stored as the bytes of
+        allow_pickle: Whether entries that are not tensors and have no JSON form are stored as the bytes of
             ``torch.save``. They load only with ``allow_pickle=True`` in the reader, and `TensorDict.load` returns the
             bytes.
 

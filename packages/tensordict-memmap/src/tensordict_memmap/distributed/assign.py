@@ -73,10 +73,10 @@ class Assignment:
     """The tensors of all ranks, and what each rank writes.
 
     Args:
-        names: the names of the tensors: those of the first rank in its order, then those that only others have.
-        kinds: the different pairs of a dtype and a shape.
-        column: for each tensor, the number of its pair.
-        shares: for each rank, what it writes.
+        names: The names of the tensors: those of the first rank in its order, then those that only others have.
+        kinds: The different pairs of a dtype and a shape.
+        column: For each tensor, the number of its pair.
+        shares: For each rank, what it writes.
     """
 
     names: list[str]
@@ -93,8 +93,8 @@ def assign(plans: Sequence[ShardPlan], ranks: Sequence[int] | None = None) -> As
     """Choose the rank that writes each part of each tensor.
 
     Args:
-        plans: the plans of all ranks.
-        ranks: what errors call each of them; by default its number.
+        plans: The plans of all ranks.
+        ranks: What errors call each of them; by default its number.
 
     Raises:
         ValueError: Ranks disagree about the dtype or the shape of a tensor, parts of it overlap without being the same,

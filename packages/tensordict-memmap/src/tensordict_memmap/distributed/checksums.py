@@ -27,12 +27,12 @@ def hash_share(staged: str, layout: Layout, sizes: Sequence[int], index: int, co
     """Return the hashes of the blocks that one rank reads back.
 
     Args:
-        staged: the staged folder or file.
-        layout: where the tensors lie.
-        sizes: the bytes of each tensor.
-        index: the place of the rank among the ranks.
-        count: the number of ranks.
-        run: the threads, and whether the save was cancelled.
+        staged: The staged folder or file.
+        layout: Where the tensors lie.
+        sizes: The bytes of each tensor.
+        index: The place of the rank among the ranks.
+        count: The number of ranks.
+        run: The threads, and whether the save was cancelled.
 
     Returns:
         The hashes, little-endian, in the order of the tensors; `join_shares` takes those of all ranks.

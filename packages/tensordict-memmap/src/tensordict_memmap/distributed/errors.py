@@ -11,7 +11,7 @@ class RankError(RuntimeError):
     """A save or load failed on another rank, or that rank did not answer; the earlier checkpoint is unchanged.
 
     Attributes:
-        ranks: the global ranks that failed.
+        ranks: The global ranks that failed.
 
     >>> raise RankError("the save failed", [3])
     Traceback (most recent call last):
@@ -43,8 +43,8 @@ def describe_failure(what: str, failures: dict[int, dict[str, object]]) -> RankE
     """Report that the error about failures on some ranks.
 
     Args:
-        what: what failed, such as ``"the save to run"``.
-        failures: what `failure_of` returned on each of those ranks.
+        what: What failed, such as ``"the save to run"``.
+        failures: What `failure_of` returned on each of those ranks.
 
     >>> print(describe_failure("the save to x", {1: {"text": "OSError: full", "cancelled": False}}))
     the save to x failed on rank 1: OSError: full; the earlier checkpoint is unchanged

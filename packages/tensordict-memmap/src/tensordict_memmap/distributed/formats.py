@@ -32,14 +32,14 @@ class Format(ABC):
     """The information that one rank has about a save in one format.
 
     Args:
-        held: the tensordict and its parts.
-        options: the options of the save.
+        held: The tensordict and its parts.
+        options: The options of the save.
 
     Attributes:
-        stored: the leaves whose tensors all ranks write, in the order of the plan.
-        plan: what this rank holds.
-        parts: for each tensor of the plan, the memory.
-        keys: for each tensor, its nested key.
+        stored: The leaves whose tensors all ranks write, in the order of the plan.
+        plan: What this rank holds.
+        parts: For each tensor of the plan, the memory.
+        keys: For each tensor, its nested key.
     """
 
     is_folder = False
@@ -77,11 +77,11 @@ class Format(ABC):
         """Complete the staged files when all ranks have written, and list them if they are a folder.
 
         Args:
-            staged: the staged folder; None if the files lie elsewhere.
-            layout: the files.
-            save_id: the id of the save.
-            durable: whether files are synced.
-            checksums: the checksum of each tensor of the plan, if the save has checksums.
+            staged: The staged folder; None if the files lie elsewhere.
+            layout: The files.
+            save_id: The id of the save.
+            durable: Whether files are synced.
+            checksums: The checksum of each tensor of the plan, if the save has checksums.
         """
 
 

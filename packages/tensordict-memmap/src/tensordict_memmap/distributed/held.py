@@ -28,8 +28,8 @@ class Held:
     """A planned tensordict and the parts of its leaves on this rank.
 
     Args:
-        data: the tensordict.
-        placements: how the ranks hold plain leaves: None or ``Replicate()`` for whole ones, ``Shard(dim)`` for parts.
+        data: The tensordict.
+        placements: How the ranks hold plain leaves: None or ``Replicate()`` for whole ones, ``Shard(dim)`` for parts.
 
     Raises:
         TypeError: A leaf cannot be saved by several ranks; the error names its key.
@@ -140,8 +140,8 @@ class Held:
         """Give plain leaves and batch sizes their whole lengths.
 
         Args:
-            lengths: the `lengths` of all ranks.
-            index: the place of this rank among them.
+            lengths: The `lengths` of all ranks.
+            index: The place of this rank among them.
         """
         dim = self.dim
         if dim is None:
@@ -174,8 +174,8 @@ class Held:
         """Return the parts of a leaf as a file holds them.
 
         Args:
-            leaf: the leaf, which its format has described.
-            packed: whether the file is a safetensors file, which lacks some dtypes.
+            leaf: The leaf, which its format has described.
+            packed: Whether the file is a safetensors file, which lacks some dtypes.
         """
         if leaf.stacked is not None:
             return [

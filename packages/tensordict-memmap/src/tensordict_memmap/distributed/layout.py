@@ -29,13 +29,13 @@ class Layout:
     """The files of a save.
 
     Args:
-        files: their paths in the staged folder; ``""`` is the staged file itself.
-        sizes: their sizes in bytes.
-        file_of: for each tensor, the number of its file.
-        offsets: for each tensor, the offset of its first byte there.
-        texts: for the coordinator, what files start with, such as headers, by path.
-        whole: for the coordinator, files that it writes alone.
-        owned: the numbers of files that only one rank writes, which makes them.
+        files: Their paths in the staged folder; ``""`` is the staged file itself.
+        sizes: Their sizes in bytes.
+        file_of: For each tensor, the number of its file.
+        offsets: For each tensor, the offset of its first byte there.
+        texts: For the coordinator, what files start with, such as headers, by path.
+        whole: For the coordinator, files that it writes alone.
+        owned: The numbers of files that only one rank writes, which makes them.
     """
 
     files: list[str]
@@ -100,13 +100,13 @@ def packed_layout(
     """Return the layout of tensors in one safetensors file, or in shards and their index.
 
     Args:
-        names: the names of the tensors.
-        forms: the dtype and shape of each.
-        texts: the metadata of the file with the structure; its argument is the names in the order of their bytes, where
+        names: The names of the tensors.
+        forms: The dtype and shape of each.
+        texts: The metadata of the file with the structure; its argument is the names in the order of their bytes, where
             one file holds all.
-        save_id: the id of the save, which each file holds.
-        shard_size: the most bytes of tensors in a shard.
-        checksum: whether the headers have room for checksums.
+        save_id: The id of the save, which each file holds.
+        shard_size: The most bytes of tensors in a shard.
+        checksum: Whether the headers have room for checksums.
 
     >>> forms = [Form(torch.uint8, (3,)), Form(torch.float32, (2,))]
     >>> layout = packed_layout(["a", "b"], forms, lambda names: {"format": "pt"}, "0123")

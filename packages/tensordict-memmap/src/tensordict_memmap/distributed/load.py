@@ -33,10 +33,10 @@ def sharded_like(loaded: Any, like: Any, *, cast: bool = False) -> Any:
     """Replace entries of a loaded tensordict by the DTensors that another one has, read by the ranges of this rank.
 
     Args:
-        loaded: the loaded tensordict, unlocked, over mapped files or memory that is read.
-        like: the tensordict with DTensors, which may be on the ``meta`` device; the result has their meshes, their
+        loaded: The loaded tensordict, unlocked, over mapped files or memory that is read.
+        like: The tensordict with DTensors, which may be on the ``meta`` device; the result has their meshes, their
             placements and their devices.
-        cast: whether the results get the dtypes of ``like``.
+        cast: Whether the results get the dtypes of ``like``.
 
     Returns:
         ``loaded``, changed. Entries of another shape stay as they are; the caller compares shapes.
@@ -72,8 +72,8 @@ def read_into(td: Any, loaded: Any) -> None:
     """Read this rank's ranges of a loaded tensordict into the DTensors of another one, in place.
 
     Args:
-        td: the tensordict with DTensors.
-        loaded: the loaded one, unlocked; entries that were read are removed from it.
+        td: The tensordict with DTensors.
+        loaded: The loaded one, unlocked; entries that were read are removed from it.
 
     Raises:
         RuntimeError: A saved entry has another shape; the error names its key.

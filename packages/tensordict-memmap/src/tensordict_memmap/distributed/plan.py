@@ -94,9 +94,9 @@ class ShardPlan:
     """What one rank holds.
 
     Attributes:
-        names: the names of the tensors, each once.
-        kinds: the different kinds.
-        column: for each tensor, the number of its kind.
+        names: The names of the tensors, each once.
+        kinds: The different kinds.
+        column: For each tensor, the number of its kind.
 
     >>> plan = ShardPlan()
     >>> plan.add("a", torch.float32, (4, 3), [Box((0, 0), (2, 3))])
@@ -144,8 +144,8 @@ class ShardPlan:
         """Return the plan of a message.
 
         Args:
-            message: the message.
-            names: names by their text in messages: those that were parsed before, and under `NO_NAMES` those of a
+            message: The message.
+            names: Names by their text in messages: those that were parsed before, and under `NO_NAMES` those of a
                 message without any.
         """
         kinds, text, column = unpack(message, raw=1)

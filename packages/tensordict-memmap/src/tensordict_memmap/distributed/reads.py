@@ -46,10 +46,10 @@ class Read:
     """A box to read.
 
     Args:
-        key: the name in errors.
-        saved: the tensor in its file.
-        box: the part to read.
-        out: where to; a contiguous CPU tensor of the size of the box and of the dtype of the file.
+        key: The name in errors.
+        saved: The tensor in its file.
+        box: The part to read.
+        out: Where to; a contiguous CPU tensor of the size of the box and of the dtype of the file.
     """
 
     key: object
@@ -75,10 +75,10 @@ def read_ranges(
     """Read boxes of saved tensors into memory, in parallel.
 
     Args:
-        reads: the boxes.
-        threads: the number of threads; chosen for the machine if None.
-        check: called with the path and the descriptor of each file, to refuse one that was replaced.
-        count: counts the bytes that are read.
+        reads: The boxes.
+        threads: The number of threads; chosen for the machine if None.
+        check: Called with the path and the descriptor of each file, to refuse one that was replaced.
+        count: Counts the bytes that are read.
 
     Raises:
         FileNotFoundError: A file is missing.

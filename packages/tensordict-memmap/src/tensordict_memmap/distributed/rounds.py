@@ -51,16 +51,16 @@ class Link:
     """Messages between the coordinator and the other ranks of a team.
 
     Args:
-        team: the ranks.
-        name: a name that occurs once, under which the ranks connect.
-        timeout: the longest wait for another rank, in seconds.
-        what: what is done, for errors.
+        team: The ranks.
+        name: A name that occurs once, under which the ranks connect.
+        timeout: The longest wait for another rank, in seconds.
+        what: What is done, for errors.
 
     Attributes:
-        hosts: the machine of each rank.
-        names: a digest of the names of the coordinator, where it knows them before it meets the others.
-        told: whether the coordinator told the others of a failure.
-        own_error: the error that this rank reported.
+        hosts: The machine of each rank.
+        names: A digest of the names of the coordinator, where it knows them before it meets the others.
+        told: Whether the coordinator told the others of a failure.
+        own_error: The error that this rank reported.
 
     Raises:
         RankError: A rank did not connect.
@@ -160,12 +160,12 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
     """Meet the other ranks of a team for one save.
 
     Args:
-        team: the ranks.
-        request: the request of this rank, which has to be the same on all; its item ``"failure"`` says why the rank
+        team: The ranks.
+        request: The request of this rank, which has to be the same on all; its item ``"failure"`` says why the rank
             cannot take part, and ``"names"`` is a digest of the names of its tensors.
-        timeout: the longest wait for the other ranks, in seconds.
-        what: what is done, for errors.
-        cancelled: returns whether the save was cancelled while it waits.
+        timeout: The longest wait for the other ranks, in seconds.
+        what: What is done, for errors.
+        cancelled: Returns whether the save was cancelled while it waits.
 
     Returns:
         The connections to the other ranks.

@@ -56,12 +56,12 @@ class ShardedSave:
     """One save by several ranks.
 
     Args:
-        data: the tensordict of this rank.
-        path: the target, the same on all ranks, on a file system that all of them share.
-        options: the options.
-        team: the ranks.
-        placements: how ranks hold plain leaves; see `Held`.
-        timeout: the longest wait for another rank, in seconds.
+        data: The tensordict of this rank.
+        path: The target, the same on all ranks, on a file system that all of them share.
+        options: The options.
+        team: The ranks.
+        placements: How ranks hold plain leaves; see `Held`.
+        timeout: The longest wait for another rank, in seconds.
     """
 
     def __init__(
@@ -355,10 +355,10 @@ def make_files(layout: Layout, staged: str, keys: Mapping[int, Any], run: Run) -
     """Make the files that several ranks write, with their blocks and headers.
 
     Args:
-        layout: the files.
-        staged: the staged file or folder.
-        keys: the key that errors name, by the number of the file.
-        run: the threads and the cancellation.
+        layout: The files.
+        staged: The staged file or folder.
+        keys: The key that errors name, by the number of the file.
+        run: The threads and the cancellation.
 
     Returns:
         Whether mappings of the files are fast.

@@ -21,16 +21,16 @@ class Team:
     """The ranks that save together.
 
     Args:
-        ranks: their global ranks; the first is the coordinator.
-        index: the place of this rank among them.
-        store: a store with its own connection, so that waiting in it does not block the store of the process group.
+        ranks: Their global ranks; the first is the coordinator.
+        index: The place of this rank among them.
+        store: A store with its own connection, so that waiting in it does not block the store of the process group.
 
     Attributes:
-        lock: held during a save: messages of two saves must not mix.
-        link: the connections of the last save, which the next one uses again (`rounds`).
-        number: the number of saves that were begun, by which ranks notice that they are not at the same one.
-        given_up: the numbers of those that this rank cancelled since the ranks met, before they met again.
-        pending: the future of the last save in the background.
+        lock: Held during a save: messages of two saves must not mix.
+        link: The connections of the last save, which the next one uses again (`rounds`).
+        number: The number of saves that were begun, by which ranks notice that they are not at the same one.
+        given_up: The numbers of those that this rank cancelled since the ranks met, before they met again.
+        pending: The future of the last save in the background.
     """
 
     def __init__(self, ranks: list[int], index: int, store: Any) -> None:

@@ -46,9 +46,9 @@ class UploadPlan:
     """The parts of all files.
 
     Args:
-        files: the paths of the files under the URL.
-        sizes: their sizes in bytes.
-        uploads: the ids of their uploads; empty for a file of one part, which is written in one request.
+        files: The paths of the files under the URL.
+        sizes: Their sizes in bytes.
+        uploads: The ids of their uploads; empty for a file of one part, which is written in one request.
 
     >>> plan = UploadPlan(["a", "b"], [20 << 20, 5], ["u", ""])
     >>> [(file, number, end - start) for file, number, start, end in plan.parts]
@@ -103,9 +103,9 @@ def exchange(link: Link, plan: UploadPlan, make: Callable[[], Sequence[ByteRange
     """Tell every rank how many bytes each one has of each part; return a row for each part.
 
     Args:
-        link: the connections.
-        plan: the parts.
-        make: makes what this rank has of each file.
+        link: The connections.
+        plan: The parts.
+        make: Makes what this rank has of each file.
     """
 
     def count() -> bytes:
@@ -232,9 +232,9 @@ class Target:
     """The side of the coordinator: the uploads of all files, until they are complete or aborted.
 
     Args:
-        url: the URL of the save.
-        layout: its files.
-        is_folder: whether it has several files, which lie in a snapshot.
+        url: The URL of the save.
+        layout: Its files.
+        is_folder: Whether it has several files, which lie in a snapshot.
     """
 
     def __init__(self, url: str, layout: Layout, *, is_folder: bool) -> None:

@@ -37,13 +37,13 @@ def writes_of(
     """Return the writes of a rank.
 
     Args:
-        folder: the staged folder or file.
-        layout: where the tensors lie.
-        share: what the rank writes.
-        keys: the nested keys of the tensors, for errors.
-        shapes: the shapes of the whole tensors.
-        parts: what the rank holds of each.
-        maps: whether threads may copy into mappings of files that several ranks write.
+        folder: The staged folder or file.
+        layout: Where the tensors lie.
+        share: What the rank writes.
+        keys: The nested keys of the tensors, for errors.
+        shapes: The shapes of the whole tensors.
+        parts: What the rank holds of each.
+        maps: Whether threads may copy into mappings of files that several ranks write.
     """
     found: dict[int, list[tuple[int, Path, torch.Tensor, int]]] = {}
     scattered: dict[int, list[FileRange | Scattered]] = {}

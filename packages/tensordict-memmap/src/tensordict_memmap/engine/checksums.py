@@ -44,9 +44,9 @@ class Extent:
     """A range of a file that gets a checksum; collects the hashes of its blocks while they are written.
 
     Args:
-        offset: the offset of its first byte in the file.
-        nbytes: its length in bytes.
-        block: the block size in bytes.
+        offset: The offset of its first byte in the file.
+        nbytes: Its length in bytes.
+        block: The block size in bytes.
     """
 
     __slots__ = ("_hashes", "block", "nbytes", "offset")
@@ -104,8 +104,8 @@ def join_hashes(block: int, hashes: bytes) -> str:
     """Return the checksum of blocks.
 
     Args:
-        block: the block size in bytes.
-        hashes: the hashes of the blocks, little-endian, eight bytes each.
+        block: The block size in bytes.
+        hashes: The hashes of the blocks, little-endian, eight bytes each.
 
     >>> join_hashes(BLOCK, hash_bytes(b"abc").to_bytes(8, "little")) == checksum_of(b"abc")
     True
@@ -117,8 +117,8 @@ def digits_of_ranges(addresses: Sequence[int], sizes: Sequence[int]) -> list[str
     """Return the digits of the checksums of many ranges of memory, each of at most one block.
 
     Args:
-        addresses: the addresses of the ranges.
-        sizes: their sizes in bytes.
+        addresses: The addresses of the ranges.
+        sizes: Their sizes in bytes.
 
     >>> import ctypes
     >>> data = ctypes.create_string_buffer(b"abc-abc")

@@ -24,8 +24,8 @@ class Descriptor(itertools.chain[None]):
     """A file descriptor that is closed by `close`, at the end of a ``with`` block, or when nothing refers to it.
 
     Args:
-        make: the function that returns the number, such as ``os.open``. It has to be written in C.
-        arguments: its arguments.
+        make: The function that returns the number, such as ``os.open``. It has to be written in C.
+        arguments: Its arguments.
 
     Raises:
         OSError: The function fails.

@@ -32,8 +32,8 @@ class DirectFile:
     """A file for direct writes by several threads.
 
     Args:
-        path: the file, which exists.
-        fd: the same file, open for other writes: the bytes at the ends of a range that fill no block are written there.
+        path: The file, which exists.
+        fd: The same file, open for other writes: the bytes at the ends of a range that fill no block are written there.
 
     Raises:
         OSError: The file system has no direct writes.

@@ -200,10 +200,10 @@ def run(
     have begun end first.
 
     Args:
-        queues: the jobs. Jobs that are slow at the same time, such as two writes to one file, share a queue: a thread
+        queues: The jobs. Jobs that are slow at the same time, such as two writes to one file, share a queue: a thread
             stays on one queue, and joins that of another thread only when all queues have been begun.
-        threads: the number of threads; ``default_threads()`` if None or 0.
-        cancelled: called before each job; once it returns True, no further job starts.
+        threads: The number of threads; ``default_threads()`` if None or 0.
+        cancelled: Called before each job; once it returns True, no further job starts.
 
     Raises:
         concurrent.futures.CancelledError: ``cancelled`` returned True before the last job had started.

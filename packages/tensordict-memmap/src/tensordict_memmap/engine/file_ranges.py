@@ -24,11 +24,11 @@ def file_ranges(
     """Return the ranges that write tensors to a file; consecutive small tensors form one run.
 
     Args:
-        keys: the nested keys of the tensors, for errors.
-        sources: tensors, or `Stacked` ones.
-        addresses: their addresses in memory; 0 for those that are not contiguous or need a conversion.
-        begins: their offsets in the file, in ascending order.
-        sizes: their sizes in bytes.
+        keys: The nested keys of the tensors, for errors.
+        sources: Tensors, or `Stacked` ones.
+        addresses: Their addresses in memory; 0 for those that are not contiguous or need a conversion.
+        begins: Their offsets in the file, in ascending order.
+        sizes: Their sizes in bytes.
 
     Returns:
         The ranges, and the offset and size of each tensor that is not part of a run.

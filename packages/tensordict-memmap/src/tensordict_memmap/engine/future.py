@@ -37,12 +37,12 @@ def run_save(
     """Run a planned save, now or in the background.
 
     Args:
-        run: the function that saves.
-        result: the function that returns the result once the save is done.
-        total: the number of bytes to write.
-        early: whether to return a `SaveFuture` of the result at once.
-        pbar: whether to show a progress bar; None shows one on a terminal after two seconds, unless ``early``.
-        where: the target, for messages.
+        run: The function that saves.
+        result: The function that returns the result once the save is done.
+        total: The number of bytes to write.
+        early: Whether to return a `SaveFuture` of the result at once.
+        pbar: Whether to show a progress bar; None shows one on a terminal after two seconds, unless ``early``.
+        where: The target, for messages.
     """
     shown = shows_progress(False if early and pbar is None else pbar)  # a bar amid the output of other work disturbs it
 
@@ -81,13 +81,13 @@ class SaveFuture(Future[Any]):
     constructor returns.
 
     Args:
-        work: the function that saves. It runs in a thread and takes a `Progress` and a `Cancelled` function.
-        total: the number of bytes to write.
-        where: the target, for the message about a failed save.
+        work: The function that saves. It runs in a thread and takes a `Progress` and a `Cancelled` function.
+        total: The number of bytes to write.
+        where: The target, for the message about a failed save.
 
     Attributes:
-        bytes_total: the number of bytes that this process writes.
-        stall_seconds: for a save by several ranks and a checkpoint, how long the call took that started it: it copies
+        bytes_total: The number of bytes that this process writes.
+        stall_seconds: For a save by several ranks and a checkpoint, how long the call took that started it: it copies
             the tensors to host memory, so that they may be changed at once. Other saves read them while they run.
 
     >>> from tensordict_core import TensorDict
@@ -140,7 +140,7 @@ class SaveFuture(Future[Any]):
         """Wait for the save and return its result, or raise its error.
 
         Args:
-            timeout: the maximum number of seconds to wait; None waits until the save is done.
+            timeout: The maximum number of seconds to wait; None waits until the save is done.
 
         Raises:
             TimeoutError: The save takes longer.
@@ -234,7 +234,7 @@ def end_pending(earlier: SaveFuture | None, pending: str) -> None:
     """Wait for an earlier save in the background, or cancel it.
 
     Args:
-        earlier: its future; None if there is none.
+        earlier: Its future; None if there is none.
         pending: ``"wait"`` or ``"cancel"``.
 
     Raises:

@@ -20,7 +20,7 @@ def gc_paused(short: bool = True) -> Iterator[Callable[[], None]]:
     The collector is shared by the process: if several threads pause it, it is enabled when the first one is done.
 
     Args:
-        short: whether the work is short. Pass False for work that also reads or moves much data; nothing is paused
+        short: Whether the work is short. Pass False for work that also reads or moves much data; nothing is paused
             then.
 
     Yields:

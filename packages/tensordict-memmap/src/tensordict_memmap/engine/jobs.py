@@ -52,9 +52,9 @@ def cut_into_jobs(
     """Split the sources of a file into jobs.
 
     Args:
-        parts: the sources.
-        kernels: the module of kernels, if loaded.
-        extents: the ranges of the file that get a checksum, by offset.
+        parts: The sources.
+        kernels: The module of kernels, if loaded.
+        extents: The ranges of the file that get a checksum, by offset.
 
     Yields:
         The key for errors, the function that writes the job, and its size in bytes. Jobs may run in any thread and

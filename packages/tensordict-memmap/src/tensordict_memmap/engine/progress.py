@@ -40,9 +40,9 @@ def progress_bar(
     """Show the number of written bytes on standard error.
 
     Args:
-        total: the number of bytes to write.
-        also: another progress callback to call.
-        delay: the seconds after which the bar appears; None is two, 0 is at once.
+        total: The number of bytes to write.
+        also: Another progress callback to call.
+        delay: The seconds after which the bar appears; None is two, 0 is at once.
 
     Yields:
         A function that takes the number of bytes just written; any thread may call it.

@@ -29,8 +29,8 @@ def join_segments(
     """Join contiguous sources that are consecutive in the file into segments; yield other sources unchanged.
 
     Args:
-        parts: sources in the order of the file, none of them empty.
-        extents: the ranges of the file that get a checksum, by offset.
+        parts: Sources in the order of the file, none of them empty.
+        extents: The ranges of the file that get a checksum, by offset.
     """
     joined: list[Contiguous | Run] = []
     end = 0
@@ -57,8 +57,8 @@ class Segment:
     """Contiguous sources that are consecutive in a file.
 
     Args:
-        parts: the sources in the order of the file, none of them empty.
-        extents: the ranges of the file that get a checksum, by offset.
+        parts: The sources in the order of the file, none of them empty.
+        extents: The ranges of the file that get a checksum, by offset.
 
     >>> import numpy as np
     >>> sources = np.arange(4, dtype=np.uint8), np.arange(4, 9, dtype=np.uint8)

@@ -33,9 +33,9 @@ class Sink:
     """An open file that several threads write to.
 
     Args:
-        file: its descriptor, which the caller closes. A `Descriptor` stays open while a thread uses the sink.
-        maps: whether its blocks are reserved on a disk of this machine already, so that threads may copy into mappings.
-        direct: the same file for direct writes, if ranges are written past the page cache.
+        file: Its descriptor, which the caller closes. A `Descriptor` stays open while a thread uses the sink.
+        maps: Whether its blocks are reserved on a disk of this machine already, so that threads may copy into mappings.
+        direct: The same file for direct writes, if ranges are written past the page cache.
 
     >>> import numpy as np
     >>> source = np.arange(4, dtype=np.uint8)
@@ -74,9 +74,9 @@ class Sink:
         """Yield a function that writes bytes to one range of the file, in any order.
 
         Args:
-            offset: the offset of the range in the file.
-            nbytes: its length in bytes.
-            count: the number of memory ranges that are written to it.
+            offset: The offset of the range in the file.
+            nbytes: Its length in bytes.
+            count: The number of memory ranges that are written to it.
         """
         if self.direct is not None:
             yield self.direct.put
@@ -129,7 +129,7 @@ def reserve_files(files: Iterable[tuple[object, str]]) -> None:
     """Reserve the disk blocks for files that have their full size; skips absent ones.
 
     Args:
-        files: the key and path of each file.
+        files: The key and path of each file.
 
     Raises:
         OSError: The disk is full; the error names the key.

@@ -20,10 +20,10 @@ class FileRange:
     """A range of a file and the source of its bytes.
 
     Args:
-        key: the name in errors.
-        source: a strided tensor of any dtype and device, a NumPy array with any strides, or bytes.
-        offset: the offset of the range in the file.
-        dtype: for tensors, the dtype to convert to; None keeps the dtype of the source.
+        key: The name in errors.
+        source: A strided tensor of any dtype and device, a NumPy array with any strides, or bytes.
+        offset: The offset of the range in the file.
+        dtype: For tensors, the dtype to convert to; None keeps the dtype of the source.
     """
 
     key: object
@@ -48,12 +48,12 @@ class Run:
     """Many small contiguous CPU tensors that are consecutive in the file.
 
     Args:
-        keys: the names in errors.
-        addresses: the addresses of the tensors.
-        sizes: their sizes in bytes, none of them 0.
-        offset: the offset of the first tensor in the file.
-        keep: the owner of the memory.
-        digits: a list to fill with the digits of their checksums, or None for no checksums (``checksums.py``).
+        keys: The names in errors.
+        addresses: The addresses of the tensors.
+        sizes: Their sizes in bytes, none of them 0.
+        offset: The offset of the first tensor in the file.
+        keep: The owner of the memory.
+        digits: A list to fill with the digits of their checksums, or None for no checksums (``checksums.py``).
     """
 
     keys: Sequence[object]
@@ -107,10 +107,10 @@ class Scattered:
     """A part of a tensor whose bytes are not consecutive in the file, such as the columns that one process holds.
 
     Args:
-        key: the name in errors.
-        tensor: the part, a strided tensor.
-        offset: the offset in the file of its first element.
-        strides: for each of its dimensions, the bytes in the file from one index to the next.
+        key: The name in errors.
+        tensor: The part, a strided tensor.
+        offset: The offset in the file of its first element.
+        strides: For each of its dimensions, the bytes in the file from one index to the next.
     """
 
     key: object

@@ -148,10 +148,10 @@ def items(address: int, count: int, size: int, step: int) -> np.ndarray:
     """Return memory as a one-dimensional array of opaque items; the owner of the memory must outlive it.
 
     Args:
-        address: the address of the first item.
-        count: the number of items.
-        size: the bytes of an item.
-        step: the bytes from one item to the next.
+        address: The address of the first item.
+        count: The number of items.
+        size: The bytes of an item.
+        step: The bytes from one item to the next.
 
     >>> data = ctypes.create_string_buffer(b"ab-cd-")
     >>> [item.tobytes() for item in items(ctypes.addressof(data), 2, 2, 3)]
@@ -282,7 +282,7 @@ def keep_open(fd: int) -> int:
     could not tell later whether its number belongs to another file. A child does not inherit this mapping.
 
     Args:
-        fd: the file, not empty; it may be closed afterwards.
+        fd: The file, not empty; it may be closed afterwards.
 
     Returns:
         The address to pass to `unmap`, with `PAGE` bytes, to free the blocks.
@@ -404,8 +404,8 @@ def read_file(path: str, stamps: dict[str, Stamp] | None = None) -> bytes | None
     """Read a small file; return None if it is absent or not a regular file.
 
     Args:
-        path: the file.
-        stamps: a dictionary to which the stamp of the file is added under its path.
+        path: The file.
+        stamps: A dictionary to which the stamp of the file is added under its path.
     """
     try:
         file = Descriptor(os.open, path, os.O_RDONLY | BINARY | NO_LINK | NO_WAIT)

@@ -135,8 +135,8 @@ def load_kernels(nbytes: int, widths: Iterable[int]) -> ModuleType | None:
     """Return the module of kernels if they save more time than loading or compiling them takes; else None.
 
     Args:
-        nbytes: the number of strided bytes that one call moves.
-        widths: the widths of the items in bytes.
+        nbytes: The number of strided bytes that one call moves.
+        widths: The widths of the items in bytes.
     """
     global _kernels_module, _kernels_broken
     if nbytes < KERNEL_CALL_MIN or _kernels_broken or not syscalls.POSIX:

@@ -41,18 +41,18 @@ class FileWrite:
     """A file to write.
 
     Args:
-        path: the file.
-        ranges: the ranges to write, in any order, without overlap.
-        size: the size of the whole file in bytes; None ends it after its last range.
-        fresh: whether the file is created or truncated first. False overwrites it in place, truncates or extends it to
+        path: The file.
+        ranges: The ranges to write, in any order, without overlap.
+        size: The size of the whole file in bytes; None ends it after its last range.
+        fresh: Whether the file is created or truncated first. False overwrites it in place, truncates or extends it to
             ``size``, and keeps the inode, so that live mappings of it stay connected.
-        shared: whether the file exists with its full size, and other processes write its other ranges: it is opened
+        shared: Whether the file exists with its full size, and other processes write its other ranges: it is opened
             and neither created, truncated nor extended.
-        maps: whether blocks of a shared file are reserved on a disk of this machine, so that threads may copy into
+        maps: Whether blocks of a shared file are reserved on a disk of this machine, so that threads may copy into
             mappings of it.
-        extents: the ranges of the file that get a checksum.
-        direct: whether a durable save may bypass the page cache, because the file is not mapped immediately.
-        key: the key for errors if there are no ranges.
+        extents: The ranges of the file that get a checksum.
+        direct: Whether a durable save may bypass the page cache, because the file is not mapped immediately.
+        key: The key for errors if there are no ranges.
     """
 
     path: str | os.PathLike[str]
@@ -140,12 +140,12 @@ def write_files(
     """Write files from tensors in parallel, with less than 64 MiB of additional memory.
 
     Args:
-        files: the files with their ranges. Missing folders are created.
-        threads: the number of threads; chosen for the machine if None or 0.
-        durable: whether to sync each file to disk. More threads are used then, because disks process many requests at
+        files: The files with their ranges. Missing folders are created.
+        threads: The number of threads; chosen for the machine if None or 0.
+        durable: Whether to sync each file to disk. More threads are used then, because disks process many requests at
             once.
-        progress: called with the number of bytes just written, from any of the threads.
-        cancelled: called between jobs; once it returns True, the call stops.
+        progress: Called with the number of bytes just written, from any of the threads.
+        cancelled: Called between jobs; once it returns True, the call stops.
 
     Raises:
         OSError: A write fails, for example because the disk is full; the error names the key and the file. Files that
@@ -252,9 +252,9 @@ def write_into(
     """Write ranges into open files in parallel; ranges may overwrite or extend their content.
 
     Args:
-        targets: pairs of a file and a range to write there; several pairs may have the same file.
-        threads: the number of threads; chosen for the machine if None or 0.
-        progress: called with the number of bytes just written, from any of the threads.
+        targets: Pairs of a file and a range to write there; several pairs may have the same file.
+        threads: The number of threads; chosen for the machine if None or 0.
+        progress: Called with the number of bytes just written, from any of the threads.
 
     Raises:
         OSError: A write fails; the error names the key. Ranges that were written before stay.

@@ -74,14 +74,14 @@ class Member:
     """One entry of an archive.
 
     Args:
-        name: its path.
-        size: its size in bytes, uncompressed.
-        header: the offset of its local header.
-        offset: the offset of its payload.
-        crc: the CRC-32 of the payload.
-        method: its compression, a constant of `zipfile`.
-        packed: the size in bytes of the payload, compressed.
-        central: the offset of its record in the central directory.
+        name: Its path.
+        size: Its size in bytes, uncompressed.
+        header: The offset of its local header.
+        offset: The offset of its payload.
+        crc: The CRC-32 of the payload.
+        method: Its compression, a constant of `zipfile`.
+        packed: The size in bytes of the payload, compressed.
+        central: The offset of its record in the central directory.
     """
 
     name: str
@@ -156,9 +156,9 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
     """Return the members of an archive by name, without folders.
 
     Args:
-        data: all bytes of the archive.
-        file: the archive, opened with `zipfile`.
-        where: the name of the archive in errors.
+        data: All bytes of the archive.
+        file: The archive, opened with `zipfile`.
+        where: The name of the archive in errors.
 
     Raises:
         ValueError: The archive is damaged or not one of a tensordict; the error names the entry.

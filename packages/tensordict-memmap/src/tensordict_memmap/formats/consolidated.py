@@ -49,11 +49,11 @@ def parse(record: Any, exact: Exact, buffer: Any, nbytes: int, where: str) -> No
     """Parse the description of a file to a schema, whose leaves have views of the file as their ``source``.
 
     Args:
-        record: the description.
-        exact: the exact forms of values, by key.
-        buffer: the bytes of all leaves.
-        nbytes: the number of those.
-        where: the path, which errors name.
+        record: The description.
+        exact: The exact forms of values, by key.
+        buffer: The bytes of all leaves.
+        nbytes: The number of those.
+        where: The path, which errors name.
 
     Raises:
         ValueError: The description is damaged.

@@ -25,9 +25,9 @@ class Slot:
     """The place of one leaf.
 
     Args:
-        leaf: the leaf.
-        sources: the tensors that it is stored as.
-        ranges: the first byte of each, and the byte behind its last.
+        leaf: The leaf.
+        sources: The tensors that it is stored as.
+        ranges: The first byte of each, and the byte behind its last.
     """
 
     leaf: Leaf
@@ -100,8 +100,8 @@ def describe(schema: Node, slots: dict[str, Slot]) -> bytes:
     """Return the text behind the bytes of all tensors.
 
     Args:
-        schema: the planned schema.
-        slots: the slots of its leaves.
+        schema: The planned schema.
+        slots: The slots of its leaves.
 
     Raises:
         TypeError: The format has no place for an entry; the error names its key.

@@ -29,8 +29,8 @@ def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:
     """Detect the format of a file.
 
     Args:
-        size: its size in bytes.
-        read: a function of an offset and a number of bytes that reads from the file.
+        size: Its size in bytes.
+        read: A function of an offset and a number of bytes that reads from the file.
     """
     head = read(0, 9)
     length = int.from_bytes(read(size - 8, 8), "little") if size > 8 else 0

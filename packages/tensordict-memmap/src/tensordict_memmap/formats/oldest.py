@@ -26,9 +26,9 @@ def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
     """Return the schema of a folder in the oldest layout.
 
     Args:
-        folder: the folder.
-        place: the path of the node in the folder.
-        key: the nested key of the node.
+        folder: The folder.
+        place: The path of the node in the folder.
+        key: The nested key of the node.
 
     Raises:
         ValueError: A ``.pt`` file is missing or damaged; the error names the key.

@@ -64,11 +64,11 @@ def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int,
     """Return the schema of a saved folder, or of the nodes that lead to one nested key of it.
 
     Args:
-        folder: reads its files.
-        place: the node's path under it.
-        key: the node's nested key.
-        around: the batch size of the node that holds it, which non-tensor data takes.
-        only: a nested key from here on: other entries are left out, and nothing about them is read.
+        folder: Reads its files.
+        place: The node's path under it.
+        key: The node's nested key.
+        around: The batch size of the node that holds it, which non-tensor data takes.
+        only: A nested key from here on: other entries are left out, and nothing about them is read.
 
     Raises:
         KeyError: There is nothing under ``only``.

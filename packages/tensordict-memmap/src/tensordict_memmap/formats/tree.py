@@ -44,9 +44,9 @@ def name_files(node: Node, *, tie: bool = True, check: bool = True) -> Node:
     """Give each leaf of a planned schema its file, each node its folder, and each value its stored form.
 
     Args:
-        node: the schema, which is changed and returned.
-        tie: whether tensors that are the same memory share a file.
-        check: whether to refuse tensors whose values a file cannot hold.
+        node: The schema, which is changed and returned.
+        tie: Whether tensors that are the same memory share a file.
+        check: Whether to refuse tensors whose values a file cannot hold.
 
     Raises:
         TypeError: An entry has no place in a folder; the error names its key.

@@ -32,8 +32,8 @@ class Archive(ListedFolder):
     """An open archive: its members, and the mapping of the whole file.
 
     Args:
-        path: its absolute path.
-        mode: the mode of the mapping; None is ``"r"``.
+        path: Its absolute path.
+        mode: The mode of the mapping; None is ``"r"``.
 
     Raises:
         FileNotFoundError: The file does not exist.

@@ -56,38 +56,38 @@ def load_memmap(
     is in memory only; ``make_memmap`` adds one to the folder.
 
     Args:
-        prefix: a saved folder, or a folder inside one for a nested tensordict; a safetensors file, archive or
+        prefix: A saved folder, or a folder inside one for a nested tensordict; a safetensors file, archive or
             consolidated file; or a URL such as ``s3://bucket/run``, which is read into memory.
-        device: the device to copy entries to; by default they are mapped. ``"meta"`` reads no data.
-        non_blocking: whether copies to ``device`` may be asynchronous.
-        out: a tensordict to write the values into, which is returned.
-        robust_key: accepted for compatibility and ignored: file names are read as they were written.
-        subpath: the nested key of a tensordict or tensor to load alone, as a tuple or with ``/`` between its names. The
+        device: The device to copy entries to; by default they are mapped. ``"meta"`` reads no data.
+        non_blocking: Whether copies to ``device`` may be asynchronous.
+        out: A tensordict to write the values into, which is returned.
+        robust_key: Accepted for compatibility and ignored: file names are read as they were written.
+        subpath: The nested key of a tensordict or tensor to load alone, as a tuple or with ``/`` between its names. The
             elements of lazy stacks have their numbers as names, ``"1/sub"`` for example.
-        mode: with ``"r+"`` writes change the files, with ``"r"`` or ``"c"`` they are private to this process. The
+        mode: With ``"r+"`` writes change the files, with ``"r"`` or ``"c"`` they are private to this process. The
             default is ``"r+"`` for a folder whose files are writable and have no checksums, otherwise ``"r"``. ``"r+"``
             removes the checksums of the loaded leaves.
-        num_threads: accepted for compatibility and ignored: mapping uses no threads.
-        allow_pickle: whether values without a JSON form may be unpickled, which can run arbitrary code.
+        num_threads: Accepted for compatibility and ignored: mapping uses no threads.
+        allow_pickle: Whether values without a JSON form may be unpickled, which can run arbitrary code.
         verify: ``"size"`` compares each file with its expected size; ``"full"`` reads all loaded files and compares
             them with the checksums that a save with ``checksum=True`` recorded; ``"none"`` also accepts files that are
             longer than expected.
-        keys: one or several patterns of keys to load, such as ``[("encoder", "*"), "decoder.**.weight"]``. A pattern is
+        keys: One or several patterns of keys to load, such as ``[("encoder", "*"), "decoder.**.weight"]``. A pattern is
             a tuple of names, or a string that is split on ``.``; in a name, ``*``, ``?`` and ``[...]`` match
             characters, and ``**`` matches any number of names. A match includes all entries nested in it; no other file
             is opened.
-        rows: the rows of the first batch dimension to load: a slice, whose result is mapped, or a number or a list of
+        rows: The rows of the first batch dimension to load: a slice, whose result is mapped, or a number or a list of
             numbers, whose rows are read into memory.
-        like: a tensordict with the expected structure, which may be on the ``meta`` device. The result has its keys in
+        like: A tensordict with the expected structure, which may be on the ``meta`` device. The result has its keys in
             its order, and its class. Where ``like`` has a DTensor, so has the result, and this rank reads only the
             parts of the file that it holds.
-        strict: with ``like``, whether missing keys, unexpected keys and other dtypes raise an error. Otherwise missing
+        strict: With ``like``, whether missing keys, unexpected keys and other dtypes raise an error. Otherwise missing
             entries keep the values of ``like``, unexpected ones are ignored, and dtypes are those of the save. A
             different shape always raises an error.
-        fill: with ``like``, the value of entries that were not saved.
-        cast: with ``like``, whether entries are converted to its dtypes.
-        cls: the class of the root if its saved class is not registered.
-        eager: whether several threads read all loaded tensors into memory during the call, in large blocks; the result
+        fill: With ``like``, the value of entries that were not saved.
+        cast: With ``like``, whether entries are converted to its dtypes.
+        cls: The class of the root if its saved class is not registered.
+        eager: Whether several threads read all loaded tensors into memory during the call, in large blocks; the result
             is then not mapped. By default only on a network file system with ``mode="r"`` or ``"c"``, if the tensors
             take at most a quarter of the free memory. Loads from a URL are always eager.
 
@@ -298,12 +298,12 @@ def from_safetensors(
     """Open any safetensors file as a tensordict, without a copy.
 
     Args:
-        path: the file, or the ``.safetensors.index.json`` of several; `load_memmap` opens URLs. Names of a
+        path: The file, or the ``.safetensors.index.json`` of several; `load_memmap` opens URLs. Names of a
             file without a recorded structure are split on ``.``.
-        device: the device to copy tensors to; with None they are mapped and the result has no device.
-        mode: with ``"r"`` writes to tensors are private to this process; with ``"r+"`` they change the file, and the
+        device: The device to copy tensors to; with None they are mapped and the result has no device.
+        mode: With ``"r"`` writes to tensors are private to this process; with ``"r+"`` they change the file, and the
             checksums of the tensors are removed.
-        allow_pickle: whether values without a JSON form may be unpickled, which can run arbitrary code.
+        allow_pickle: Whether values without a JSON form may be unpickled, which can run arbitrary code.
         verify: ``"full"`` reads the file and compares the checksums that ``checksum=True`` recorded; otherwise only
             the header and the size are checked.
 

@@ -25,7 +25,7 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
     """Open a consolidated file, which `consolidate` wrote, without a copy.
 
     Args:
-        filename: the file.
+        filename: The file.
         mode: ``"r"`` keeps writes to tensors in this process, ``"r+"`` writes them to the file.
 
     Raises:

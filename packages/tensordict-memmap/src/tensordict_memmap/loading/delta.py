@@ -52,12 +52,12 @@ class Base:
     """A save that a delta is based on, opened copy-on-write.
 
     Args:
-        path: its absolute path, without symbolic links.
-        id: the identity of its content.
-        tensors: its tensors by their names in a safetensors file.
-        checksums: the recorded checksums of tensors, by name; those without one are compared byte by byte.
-        record: its record, if it is a delta itself.
-        paths: its own path and those of its bases.
+        path: Its absolute path, without symbolic links.
+        id: The identity of its content.
+        tensors: Its tensors by their names in a safetensors file.
+        checksums: The recorded checksums of tensors, by name; those without one are compared byte by byte.
+        record: Its record, if it is a delta itself.
+        paths: Its own path and those of its bases.
     """
 
     path: str
@@ -79,10 +79,10 @@ def resolve(
     """Open the full save that a delta describes; return its opened files and the requested part.
 
     Args:
-        path: the delta.
-        opened: its tensors, metadata and mapping.
-        request: the options of the load.
-        open_tree: opens a base that is a folder.
+        path: The delta.
+        opened: Its tensors, metadata and mapping.
+        request: The options of the load.
+        open_tree: Opens a base that is a folder.
 
     Raises:
         FileNotFoundError: A base is missing; the error names it.

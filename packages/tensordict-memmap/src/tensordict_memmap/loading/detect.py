@@ -39,8 +39,8 @@ def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
     """Open a path in the format that it has when it is opened.
 
     Args:
-        path: where it is.
-        open_kind: opens it in a format; may be called several times.
+        path: Where it is.
+        open_kind: Opens it in a format; may be called several times.
 
     >>> opened("nothing.tdz", lambda kind: kind)
     'archive'

@@ -44,7 +44,7 @@ def in_memory(loaded: Any) -> Any:
     """Return a loaded tensordict or tensor with the values of its mapped tensors in memory.
 
     Args:
-        loaded: the tensordict or the tensor over mapped files.
+        loaded: The tensordict or the tensor over mapped files.
 
     Raises:
         ValueError: A file has become shorter, or was replaced, since it was mapped.
@@ -135,8 +135,8 @@ def prefetch(td: Any, *keys: Any) -> Any:
     """Start reading the mapped tensors of entries from disk, without waiting for them.
 
     Args:
-        td: the tensordict, or a tensor.
-        *keys: the nested keys of the entries to read; by default all.
+        td: The tensordict, or a tensor.
+        *keys: The nested keys of the entries to read; by default all.
 
     Returns:
         The tensordict itself. Tensors that are not mapped are left alone.

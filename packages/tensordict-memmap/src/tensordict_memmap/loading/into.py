@@ -33,12 +33,12 @@ def compare(
     """Compare the structure of a save, and on request its values, with another structure.
 
     Args:
-        source: a path, a URL, or a tensordict.
-        like: the expected structure: a tensordict (which may be on the ``meta`` device), a module, or a path.
-        subpath: a nested key of the source to compare alone.
-        keys: patterns of the keys to compare; see `load_memmap`.
-        values: whether to read and compare values too, bit by bit.
-        allow_pickle: whether values may be unpickled to compare them.
+        source: A path, a URL, or a tensordict.
+        like: The expected structure: a tensordict (which may be on the ``meta`` device), a module, or a path.
+        subpath: A nested key of the source to compare alone.
+        keys: Patterns of the keys to compare; see `load_memmap`.
+        values: Whether to read and compare values too, bit by bit.
+        allow_pickle: Whether values may be unpickled to compare them.
 
     Raises:
         FileNotFoundError: There is no saved tensordict.
@@ -81,16 +81,16 @@ def load_into(
     """Write a save into the tensors of a tensordict or a module, after checking that it matches.
 
     Args:
-        target: a tensordict, which may be locked, or a module.
-        source: a path, a URL, or a tensordict.
-        strict: whether missing and unexpected keys raise an error; otherwise they are ignored.
-        cast: whether to convert dtypes; ``strict=False`` converts them too.
-        skip_mismatched: whether to skip entries whose shape differs, such as the head of a model with another number of
+        target: A tensordict, which may be locked, or a module.
+        source: A path, a URL, or a tensordict.
+        strict: Whether missing and unexpected keys raise an error; otherwise they are ignored.
+        cast: Whether to convert dtypes; ``strict=False`` converts them too.
+        skip_mismatched: Whether to skip entries whose shape differs, such as the head of a model with another number of
             classes; otherwise they raise an error.
-        subpath: a nested key of the source to load alone.
-        keys: patterns of the keys to load; see `load_memmap`.
-        rows: the rows to load.
-        allow_pickle: whether values without a JSON form may be unpickled.
+        subpath: A nested key of the source to load alone.
+        keys: Patterns of the keys to load; see `load_memmap`.
+        rows: The rows to load.
+        allow_pickle: Whether values without a JSON form may be unpickled.
 
     Returns:
         A report with the loaded keys in ``report.loaded``, the skipped keys with their found and expected shape in

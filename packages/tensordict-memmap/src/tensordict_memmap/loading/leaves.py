@@ -53,12 +53,12 @@ class LeafOpener:
     """Opens the tensors of leaves in a saved folder.
 
     Args:
-        root: the absolute path of the saved folder.
-        mode: the mode of the mappings; see `MemoryMappedTensor.from_filename`.
-        device: the device to move tensors to; for ``meta`` no file is opened.
-        non_blocking: whether moves may be asynchronous.
-        kept: tensors that are already mapped, by the paths of their files under the root.
-        exact: whether a file that is longer than its tensor is refused; a shorter one always is.
+        root: The absolute path of the saved folder.
+        mode: The mode of the mappings; see `MemoryMappedTensor.from_filename`.
+        device: The device to move tensors to; for ``meta`` no file is opened.
+        non_blocking: Whether moves may be asynchronous.
+        kept: Tensors that are already mapped, by the paths of their files under the root.
+        exact: Whether a file that is longer than its tensor is refused; a shorter one always is.
     """
 
     def __init__(

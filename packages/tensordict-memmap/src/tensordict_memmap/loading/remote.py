@@ -42,12 +42,12 @@ class RemoteSave:
     """A saved tensordict at a URL: its format, its files and their reader.
 
     Args:
-        url: the URL.
+        url: The URL.
 
     Attributes:
-        kind: the format.
-        files: the size in bytes of each file by path; one file at the URL itself has the path ``""``.
-        reader: reads the wanted bytes of the files.
+        kind: The format.
+        files: The size in bytes of each file by path; one file at the URL itself has the path ``""``.
+        reader: Reads the wanted bytes of the files.
 
     Raises:
         FileNotFoundError: There is no save.
@@ -150,8 +150,8 @@ class RemoteFolder(ListedFolder):
     """The files of a remote save.
 
     Args:
-        save: the save.
-        files: for each path, the file that holds its content, the offset in that file, and the size.
+        save: The save.
+        files: For each path, the file that holds its content, the offset in that file, and the size.
     """
 
     def __init__(self, save: RemoteSave, files: dict[str, tuple[str, int, int]]) -> None:

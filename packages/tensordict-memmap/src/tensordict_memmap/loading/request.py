@@ -21,19 +21,19 @@ class LoadRequest:
     """The options of a load; `load_memmap` says what each means.
 
     Args:
-        only: the nested key to load alone.
-        selection: the keys to load.
-        rows: the rows to take.
-        mode: how files are mapped; None leaves that to the format.
-        device: where tensors are moved; None and the CPU leave them mapped, ``meta`` looks at no data.
-        non_blocking: whether moves may be asynchronous.
-        allow_pickle: whether values may be unpickled; None leaves their values out.
-        verify: how much of the files is compared.
-        cls: the class for a root whose own is not registered.
-        locked: whether the result may be locked already, because nothing is changed in it before it is.
-        on_device: whether the nodes of the result have a device: that of the request, or the CPU.
-        eager: whether the bytes are read into memory at once; None leaves that to where the file lies.
-        parts: a function of the tensordict over remote files that returns the parts of its tensors to read; None reads
+        only: The nested key to load alone.
+        selection: The keys to load.
+        rows: The rows to take.
+        mode: How files are mapped; None leaves that to the format.
+        device: Where tensors are moved; None and the CPU leave them mapped, ``meta`` looks at no data.
+        non_blocking: Whether moves may be asynchronous.
+        allow_pickle: Whether values may be unpickled; None leaves their values out.
+        verify: How much of the files is compared.
+        cls: The class for a root whose own is not registered.
+        locked: Whether the result may be locked already, because nothing is changed in it before it is.
+        on_device: Whether the nodes of the result have a device: that of the request, or the CPU.
+        eager: Whether the bytes are read into memory at once; None leaves that to where the file lies.
+        parts: A function of the tensordict over remote files that returns the parts of its tensors to read; None reads
             all of them.
 
     Raises:

@@ -75,10 +75,10 @@ def load_packed(path: str | os.PathLike[str], request: LoadRequest, resolve: Res
     """Open a safetensors file, or a folder or an index of several.
 
     Args:
-        path: the file, the folder or the index.
-        request: the options. The caller applies its rows, class and keys; here the keys only decide which shards are
+        path: The file, the folder or the index.
+        request: The options. The caller applies its rows, class and keys; here the keys only decide which shards are
             opened.
-        resolve: opens the base of a delta; without it, deltas are refused.
+        resolve: Opens the base of a delta; without it, deltas are refused.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
 
@@ -115,11 +115,11 @@ def assembled(
     """Return the tensordict of opened files.
 
     Args:
-        opened: the tensors, the metadata and the mapping of each file.
-        part: the requested part of them, if it is already known.
-        where: their path, which errors name.
-        request: the options.
-        read: reads the bytes of tensors of remote files.
+        opened: The tensors, the metadata and the mapping of each file.
+        part: The requested part of them, if it is already known.
+        where: Their path, which errors name.
+        request: The options.
+        read: Reads the bytes of tensors of remote files.
     """
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
@@ -290,10 +290,10 @@ def open_shards(
     """Open the files that an index names, or only those that hold the requested part.
 
     Args:
-        path: what errors call the index.
-        document: its content.
-        open_one: opens the file of a name beside it.
-        choice: what is wanted; None is everything.
+        path: What errors call the index.
+        document: Its content.
+        open_one: Opens the file of a name beside it.
+        choice: What is wanted; None is everything.
 
     Returns:
         What was opened, the file with the record among it, and what is wanted of it, None where that is all.

@@ -19,10 +19,10 @@ def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bo
     """Fill in the pickled values of a schema.
 
     Args:
-        schema: the schema.
-        read: unpickles a value.
-        where: the path of the save, which errors name.
-        allowed: whether values may be unpickled; None puts None in their place.
+        schema: The schema.
+        read: Unpickles a value.
+        where: The path of the save, which errors name.
+        allowed: Whether values may be unpickled; None puts None in their place.
 
     Raises:
         PickleNotAllowed: There is a pickled value, and none may be unpickled.

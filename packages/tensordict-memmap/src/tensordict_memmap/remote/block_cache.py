@@ -69,12 +69,12 @@ class BlockCache:
     """Sparse copies of the files of a store.
 
     Args:
-        folder: the local folder, in which the copies exist with their full sizes.
-        control: the path of the file with the states of the blocks; the lock file lies beside it.
-        files: the files.
-        limit: the number of bytes that the blocks may take.
-        connect: makes the store; called again in each process.
-        check: called after blocks were read from the store, with the remote paths that were read; raises an error if
+        folder: The local folder, in which the copies exist with their full sizes.
+        control: The path of the file with the states of the blocks; the lock file lies beside it.
+        files: The files.
+        limit: The number of bytes that the blocks may take.
+        connect: Makes the store; called again in each process.
+        check: Called after blocks were read from the store, with the remote paths that were read; raises an error if
             these files were replaced.
     """
 
@@ -138,8 +138,8 @@ class BlockCache:
         """Return the result of ``copy``, called while all blocks of some spans are present.
 
         Args:
-            spans: the byte ranges that ``copy`` reads; they must fit.
-            copy: a function that copies them from the local files.
+            spans: The byte ranges that ``copy`` reads; they must fit.
+            copy: A function that copies them from the local files.
 
         Raises:
             FileNotFoundError: A file was removed from the store.
@@ -163,8 +163,8 @@ class BlockCache:
         """Prepare `read_present`.
 
         Args:
-            count: the number of rows.
-            columns: the number of the file of each column, and the number of bytes of its rows, at most a block.
+            count: The number of rows.
+            columns: The number of the file of each column, and the number of bytes of its rows, at most a block.
         """
         self._columns, self._rows = list(columns), count
         # rows are looked up in groups, of which no column has more bytes than a block
@@ -178,8 +178,8 @@ class BlockCache:
         """Return the result of ``copy`` if all blocks of some rows are present, else None; the fast path of `read`.
 
         Args:
-            rows: the numbers of the rows.
-            copy: a function that copies these rows from the local files.
+            rows: The numbers of the rows.
+            copy: A function that copies these rows from the local files.
         """
         self._attach()
         if not self._locks:

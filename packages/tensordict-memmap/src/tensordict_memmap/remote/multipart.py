@@ -33,7 +33,7 @@ class Multipart:
     """The multipart calls of a store.
 
     Args:
-        store: the store of the objects.
+        store: The store of the objects.
 
     Raises:
         ValueError: The store has no such calls.

@@ -39,7 +39,7 @@ class RangeReader:
     """Memory for the files of a store, filled by range requests.
 
     Args:
-        store: the store of the files.
+        store: The store of the files.
 
     >>> store = Store("memory://store")
     >>> store.write("x", bytes(range(100)))

@@ -39,10 +39,10 @@ class SnapshotWriter:
     """The snapshot of a save in progress.
 
     Args:
-        store: the store of the URL.
+        store: The store of the URL.
 
     Attributes:
-        name: the folder of the files.
+        name: The folder of the files.
 
     >>> store = Store("memory://snapshots")
     >>> writer = SnapshotWriter(store)
@@ -98,9 +98,9 @@ class Snapshot(NamedTuple):
     """The current snapshot, as the manifest at a URL describes it.
 
     Args:
-        name: the folder of the files; ``""`` if the files lie beside the manifest, as in a copied local save.
-        manifest: the manifest of the files.
-        replaces: the name of the snapshot that it replaced; ``""`` for none.
+        name: The folder of the files; ``""`` if the files lie beside the manifest, as in a copied local save.
+        manifest: The manifest of the files.
+        replaces: The name of the snapshot that it replaced; ``""`` for none.
     """
 
     name: str

@@ -21,7 +21,7 @@ class Store:
     """The files under a remote URL.
 
     Args:
-        url: a URL with a scheme; its last part names a file or a folder.
+        url: A URL with a scheme; its last part names a file or a folder.
 
     Raises:
         ImportError: fsspec, or the package that it needs for the scheme, is not installed.
@@ -106,8 +106,8 @@ class Store:
         """Yield the bytes of ranges in order, of which only some are in memory at once.
 
         Args:
-            ranges: the ranges.
-            most: the maximum number of concurrent requests.
+            ranges: The ranges.
+            most: The maximum number of concurrent requests.
 
         Raises:
             ValueError: A file is shorter.

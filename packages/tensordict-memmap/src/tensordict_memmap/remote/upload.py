@@ -42,12 +42,12 @@ def save_remote(
     """Save to a URL; readers see all of it or nothing.
 
     Args:
-        url: the URL.
-        save: a function that saves to a local path.
-        total: the number of bytes of the tensors, for the progress.
-        existsok: whether an existing save may be replaced.
-        early: whether to return a `SaveFuture` immediately.
-        result: returns the result once everything is uploaded.
+        url: The URL.
+        save: A function that saves to a local path.
+        total: The number of bytes of the tensors, for the progress.
+        existsok: Whether an existing save may be replaced.
+        early: Whether to return a `SaveFuture` immediately.
+        result: Returns the result once everything is uploaded.
 
     Raises:
         ImportError: fsspec is not installed.

@@ -34,11 +34,11 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
     """Save one more entry to the folder of a tensordict and return the mapped entry.
 
     Args:
-        td: the tensordict, which is not changed.
-        place: its folder.
-        path: the key of the tensor. For a nested key the result is the tensordict under the first name.
-        tensor: the tensor.
-        copy_data: whether to save its values; if False the file holds zeros.
+        td: The tensordict, which is not changed.
+        place: Its folder.
+        path: The key of the tensor. For a nested key the result is the tensordict under the first name.
+        tensor: The tensor.
+        copy_data: Whether to save its values; if False the file holds zeros.
 
     Raises:
         RuntimeError: An entry of the folder was replaced in memory, and saving the whole tensordict would overwrite it.
@@ -120,9 +120,9 @@ def _merged(document: bytes, node: Node, td: Any) -> bytes | None:
     That is so if the ``meta.json`` lacks other entries of the node, or uses the fields for escaped keys.
 
     Args:
-        document: the ``meta.json``.
-        node: the schema of a node that holds the new entry alone.
-        td: the tensordict without the new entry.
+        document: The ``meta.json``.
+        node: The schema of a node that holds the new entry alone.
+        td: The tensordict without the new entry.
     """
     try:
         record, addition = orjson.loads(document), orjson.loads(tree.describe(node)[META])

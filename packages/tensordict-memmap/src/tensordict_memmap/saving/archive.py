@@ -79,11 +79,11 @@ def pack_memmap(
     """Pack a saved folder into one archive, which loads like the folder.
 
     Args:
-        prefix: the folder.
-        archive_path: the path of the archive, outside the folder. An existing file is replaced once the archive is
+        prefix: The folder.
+        archive_path: The path of the archive, outside the folder. An existing file is replaced once the archive is
             complete.
         compression: ``"stored"``, ``"deflate"``, ``"bzip2"``, ``"lzma"`` or a constant of `zipfile`, for the tensors.
-        compresslevel: the level, as in `zipfile.ZipFile`.
+        compresslevel: The level, as in `zipfile.ZipFile`.
 
     Raises:
         ValueError: The folder holds no saved tensordict, or the path of the archive is inside it.
@@ -135,8 +135,8 @@ def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLik
     """Unpack an archive into a folder and verify its checksums; the inverse of `pack_memmap`.
 
     Args:
-        archive_path: the archive.
-        prefix: the folder. An existing save in it is replaced atomically; other files in it are kept.
+        archive_path: The archive.
+        prefix: The folder. An existing save in it is replaced atomically; other files in it are kept.
 
     Raises:
         ValueError: The file is damaged, or is not an archive of a tensordict.
@@ -164,7 +164,7 @@ def refresh_archive_checksums(archive_path: str | os.PathLike[str]) -> Path:
     """Update the checksums of an archive in place, after writes through a mapping.
 
     Args:
-        archive_path: the archive, loaded with ``mode="r+"`` and written to.
+        archive_path: The archive, loaded with ``mode="r+"`` and written to.
 
     Raises:
         ValueError: The file is not an archive of a tensordict.

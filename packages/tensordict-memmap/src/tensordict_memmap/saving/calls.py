@@ -62,28 +62,28 @@ def memmap(
     """Write a tensordict to a folder and return a locked tensordict of the same structure, mapped onto the files.
 
     Args:
-        data: a tensordict, lazy stack, tensorclass or non-tensor data.
-        prefix: the folder or file; None uses shared memory, which is freed once nothing maps it.
-        copy_existing: whether to copy entries that are mapped onto other files; if False they raise an error.
-        num_threads: the number of writer threads; chosen for the machine if None or 0.
-        return_early: whether to return a `SaveFuture` immediately.
-        share_non_tensor: whether in-place writes of non-tensor values are visible in all processes that receive the
+        data: A tensordict, lazy stack, tensorclass or non-tensor data.
+        prefix: The folder or file; None uses shared memory, which is freed once nothing maps it.
+        copy_existing: Whether to copy entries that are mapped onto other files; if False they raise an error.
+        num_threads: The number of writer threads; chosen for the machine if None or 0.
+        return_early: Whether to return a `SaveFuture` immediately.
+        share_non_tensor: Whether in-place writes of non-tensor values are visible in all processes that receive the
             result. The files always hold the values, and other processes read them with ``memmap_refresh_``.
-        existsok: whether an existing save may be replaced.
-        robust_key: accepted for compatibility and ignored: file names always escape unusual characters of keys.
-        archive: whether to write all files into one zip file; None decides by the suffix ``.tdz``.
-        compression: the compression of an archive, ``"deflate"``, ``"bzip2"`` or ``"lzma"``. The default is none; only
+        existsok: Whether an existing save may be replaced.
+        robust_key: Accepted for compatibility and ignored: file names always escape unusual characters of keys.
+        archive: Whether to write all files into one zip file; None decides by the suffix ``.tdz``.
+        compression: The compression of an archive, ``"deflate"``, ``"bzip2"`` or ``"lzma"``. The default is none; only
             an uncompressed archive can be mapped.
-        atomic: whether an existing save is replaced atomically. Otherwise its files are overwritten in place and keep
+        atomic: Whether an existing save is replaced atomically. Otherwise its files are overwritten in place and keep
             their inodes, for processes that share mappings of them. The disk space of a large earlier save is freed in
             the background.
-        durable: whether to sync files to disk, so that the save survives a power failure once the call returns.
-        checksum: whether to record checksums, which ``load_memmap(..., verify="full")`` compares. Files are then
+        durable: Whether to sync files to disk, so that the save survives a power failure once the call returns.
+        checksum: Whether to record checksums, which ``load_memmap(..., verify="full")`` compares. Files are then
             mapped copy-on-write, so that the checksums stay valid; ``load_memmap(..., mode="r+")`` drops them.
-        pbar: whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
+        pbar: Whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
         format: ``"tree"`` for a folder with a file for each leaf, ``"safetensors"`` for one file; None decides by the
             suffix ``.safetensors``.
-        shard_size: the maximum size in bytes of the tensors in one safetensors file; ``prefix`` is then a folder that
+        shard_size: The maximum size in bytes of the tensors in one safetensors file; ``prefix`` is then a folder that
             holds the shards.
 
     Raises:

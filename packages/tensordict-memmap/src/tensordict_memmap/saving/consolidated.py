@@ -91,11 +91,11 @@ def save_consolidated(
     """Write a tensordict to a consolidated file, without mapping it.
 
     Args:
-        td: a tensordict, lazy stack or tensorclass.
-        path: the file.
-        num_threads: the number of writer threads; chosen for the machine if 0.
-        durable: whether to sync the file to disk, so that it survives a power failure once the call returns.
-        pbar: whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
+        td: A tensordict, lazy stack or tensorclass.
+        path: The file.
+        num_threads: The number of writer threads; chosen for the machine if 0.
+        durable: Whether to sync the file to disk, so that it survives a power failure once the call returns.
+        pbar: Whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
     """
     options = SaveOptions(num_threads=num_threads, durable=durable, mapped=False)
     job = SaveJob(ConsolidatedWriter(_Layout(td, num_threads), os.path.abspath(path), options))
@@ -129,9 +129,9 @@ class _Layout:
     """The byte ranges of all leaves in one storage, and the storage once it is filled.
 
     Args:
-        td: the tensordict, whose entries become views of the storage.
-        threads: the number of threads that copy.
-        non_blocking: whether copies between devices may be asynchronous.
+        td: The tensordict, whose entries become views of the storage.
+        threads: The number of threads that copy.
+        non_blocking: Whether copies between devices may be asynchronous.
     """
 
     def __init__(self, td: Any, threads: int, non_blocking: bool = False) -> None:

@@ -57,7 +57,7 @@ def copy_to_host(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], C
     """Copy tensors to reused host memory.
 
     Args:
-        tensors: strided tensors, on any device.
+        tensors: Strided tensors, on any device.
 
     Returns:
         The copies, contiguous, and a function to call when they are not needed any more.

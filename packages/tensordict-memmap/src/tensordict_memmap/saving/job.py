@@ -33,10 +33,10 @@ class Run:
     """The threads, durability, progress and cancellation of one save.
 
     Args:
-        threads: the number of writer threads; chosen for the machine if None or 0.
-        durable: whether files are synced to the disk.
-        progress: called with the number of bytes just written.
-        cancelled: returns whether the save was cancelled.
+        threads: The number of writer threads; chosen for the machine if None or 0.
+        durable: Whether files are synced to the disk.
+        progress: Called with the number of bytes just written.
+        cancelled: Returns whether the save was cancelled.
     """
 
     threads: int | None = None
@@ -72,9 +72,9 @@ class Writer(ABC):
     """Base class of the writers, one for each format: plans a save and writes it.
 
     Args:
-        data: the tensordict, lazy stack, tensorclass or non-tensor data.
-        path: the target.
-        options: the options, already checked against each other.
+        data: The tensordict, lazy stack, tensorclass or non-tensor data.
+        path: The target.
+        options: The options, already checked against each other.
     """
 
     is_folder: bool = False
@@ -124,10 +124,10 @@ def save(
     Otherwise the collector would traverse the schema of thousands of leaves and free nothing.
 
     Args:
-        make: constructs the writer.
-        result: returns the result, once everything is written.
-        early: whether to return a `SaveFuture` of the result at once.
-        pbar: whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
+        make: Constructs the writer.
+        result: Returns the result, once everything is written.
+        early: Whether to return a `SaveFuture` of the result at once.
+        pbar: Whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
 
     Raises:
         RuntimeError: The folder is not empty and ``existsok`` is False.
@@ -156,7 +156,7 @@ class SaveJob:
     """One save.
 
     Args:
-        writer: the writer that planned it.
+        writer: The writer that planned it.
 
     Raises:
         RuntimeError: The folder is not empty and ``existsok`` is False.

@@ -38,11 +38,11 @@ def make_memmap(
     ``checksum=True`` when its values are complete.
 
     Args:
-        td: the tensordict.
-        key: the key of the new entry; missing tensordicts above it are created.
-        shape: its shape; for a nested tensor, a 2D integer tensor with the shape of one component in each row.
-        dtype: its dtype; torch's default if None.
-        robust_key: accepted for compatibility and ignored: file names always escape unusual characters of keys.
+        td: The tensordict.
+        key: The key of the new entry; missing tensordicts above it are created.
+        shape: Its shape; for a nested tensor, a 2D integer tensor with the shape of one component in each row.
+        dtype: Its dtype; torch's default if None.
+        robust_key: Accepted for compatibility and ignored: file names always escape unusual characters of keys.
 
     Raises:
         RuntimeError: The tensordict is not mapped, or the key exists.

@@ -32,9 +32,9 @@ class SaveOptions:
     """Options of a save; `memmap` documents those that are not listed here.
 
     Args:
-        like: whether files get their sizes and no content.
-        reserve: whether disk blocks are allocated for files without content.
-        mapped: whether the result is mapped onto the files.
+        like: Whether files get their sizes and no content.
+        reserve: Whether disk blocks are allocated for files without content.
+        mapped: Whether the result is mapped onto the files.
     """
 
     copy_existing: bool = True
@@ -56,10 +56,10 @@ class SaveOptions:
         """Return the options among the keyword arguments of a public function.
 
         Args:
-            name: the name of the function, for errors.
-            known: the `TypedDict` of its keyword arguments.
-            keywords: the keyword arguments of the call.
-            **own: options that the function sets itself.
+            name: The name of the function, for errors.
+            known: The `TypedDict` of its keyword arguments.
+            keywords: The keyword arguments of the call.
+            **own: Options that the function sets itself.
 
         Raises:
             TypeError: A keyword argument is unknown.

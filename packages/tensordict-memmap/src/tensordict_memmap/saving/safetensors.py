@@ -58,13 +58,13 @@ def to_safetensors(
     lazy stacks, non-tensor values, tied weights) is in the file's metadata, and `from_safetensors` restores it.
 
     Args:
-        data: a tensordict, lazy stack, tensorclass or non-tensor data.
-        path: the file. An existing file is replaced when the new one is complete.
-        num_threads: the number of writer threads; chosen for the machine if None or 0.
-        durable: whether to sync the file to disk before the call returns.
-        checksum: whether the file's metadata records a checksum of each tensor and of the header, which
+        data: A tensordict, lazy stack, tensorclass or non-tensor data.
+        path: The file. An existing file is replaced when the new one is complete.
+        num_threads: The number of writer threads; chosen for the machine if None or 0.
+        durable: Whether to sync the file to disk before the call returns.
+        checksum: Whether the file's metadata records a checksum of each tensor and of the header, which
             ``verify="full"`` compares.
-        shard_size: the maximum size in bytes of the tensors in one file. ``path`` is then a folder with shards
+        shard_size: The maximum size in bytes of the tensors in one file. ``path`` is then a folder with shards
             ``model-00001-of-00003.safetensors``, ..., and ``model.safetensors.index.json``.
 
     Raises:

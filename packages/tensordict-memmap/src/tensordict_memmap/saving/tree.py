@@ -48,10 +48,10 @@ class TreeFile(NamedTuple):
     """One file of a tree.
 
     Args:
-        path: its path in the folder, with ``/`` between names.
-        ranges: its content; empty if the file only gets its size.
-        size: its size in bytes.
-        key: the name of the file in errors.
+        path: Its path in the folder, with ``/`` between names.
+        ranges: Its content; empty if the file only gets its size.
+        size: Its size in bytes.
+        key: The name of the file in errors.
     """
 
     path: str
@@ -72,8 +72,8 @@ def leaf_files(leaf: Leaf, *, like: bool = False) -> Iterator[TreeFile]:
     """Yield the files of one leaf that are not empty: its values, and the component shapes of a nested tensor.
 
     Args:
-        leaf: the leaf.
-        like: whether to leave out the values.
+        leaf: The leaf.
+        like: Whether to leave out the values.
     """
     key, source = error_key(leaf), leaf.source
     if leaf.layout == "strided":

@@ -45,11 +45,11 @@ def build(
     """Return the tensordict, lazy stack, tensorclass or non-tensor data of a schema.
 
     Args:
-        node: the schema.
-        open_leaf: returns the tensor of a leaf.
-        saved: the folder of the save, which each node remembers as its ``saved_path``.
-        device: the device of every node.
-        fallback: the class of a root whose class is not known, where the caller has one.
+        node: The schema.
+        open_leaf: Returns the tensor of a leaf.
+        saved: The folder of the save, which each node remembers as its ``saved_path``.
+        device: The device of every node.
+        fallback: The class of a root whose class is not known, where the caller has one.
 
     Warns:
         UserWarning: A class is not known here, and its content becomes a plain tensordict.

@@ -29,12 +29,12 @@ class Report:
     """The differences between a save and an expected structure; true if there are any.
 
     Attributes:
-        missing: expected keys that do not exist.
-        unexpected: existing keys that are not expected.
-        shapes: for each key whose shape differs, the found and the expected shape.
-        dtypes: for each key whose dtype differs, the found and the expected dtype.
-        values: keys whose values differ, if values were compared.
-        loaded: the keys that `load_into` wrote.
+        missing: Expected keys that do not exist.
+        unexpected: Existing keys that are not expected.
+        shapes: For each key whose shape differs, the found and the expected shape.
+        dtypes: For each key whose dtype differs, the found and the expected dtype.
+        values: Keys whose values differ, if values were compared.
+        loaded: The keys that `load_into` wrote.
 
     >>> report = Report(missing=["a"], shapes={("b", "c"): ((3,), (4,))})
     >>> bool(report), bool(Report())
@@ -125,11 +125,11 @@ def refuse(report: Report, *, strict: bool, cast: bool, filled: bool = False, sh
     """Raise an error if a report holds differences that are not allowed.
 
     Args:
-        report: the differences.
-        shapes: whether other shapes are refused.
-        strict: whether missing and unexpected keys, and other dtypes, are refused.
-        cast: whether other dtypes are converted.
-        filled: whether missing keys are filled.
+        report: The differences.
+        shapes: Whether other shapes are refused.
+        strict: Whether missing and unexpected keys, and other dtypes, are refused.
+        cast: Whether other dtypes are converted.
+        filled: Whether missing keys are filled.
     """
     bad = Report(shapes=report.shapes if shapes else {})
     if strict:
@@ -222,9 +222,9 @@ def write(old: Node, new: Node, skip: Collection[Key] = ()) -> list[Key]:
     """Write the values of ``new`` over those of ``old``, in place, for keys that both have.
 
     Args:
-        old: the schema with the tensors to write to.
-        new: the schema with the values.
-        skip: keys to leave as they are.
+        old: The schema with the tensors to write to.
+        new: The schema with the values.
+        skip: Keys to leave as they are.
 
     Returns:
         The keys that were written.

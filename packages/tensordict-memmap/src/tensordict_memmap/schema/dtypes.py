@@ -21,7 +21,7 @@ def dtype_from_name(name: str) -> torch.dtype:
     """Return the dtype of a name in a file.
 
     Args:
-        name: the name, with or without the prefix ``torch.``.
+        name: The name, with or without the prefix ``torch.``.
 
     Raises:
         ValueError: The installed torch has no dtype of that name, or no file can hold a tensor of it.
@@ -69,8 +69,8 @@ def reach(shape: Sequence[int], strides: Sequence[int] | None = None) -> int:
     """Return the number of elements of memory from the first element of a tensor to its last.
 
     Args:
-        shape: the shape.
-        strides: the strides in elements; contiguous if None.
+        shape: The shape.
+        strides: The strides in elements; contiguous if None.
 
     >>> reach((2, 3)), reach((2, 3), (10, 1)), reach((0, 3), (10, 1))
     (6, 13, 0)

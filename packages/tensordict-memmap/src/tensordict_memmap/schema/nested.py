@@ -16,11 +16,11 @@ def nested_of(
     """Return a nested tensor, a view of its values where torch has one.
 
     Args:
-        values: the values of the components, one after the other, in one dimension.
-        rows: the shape of each component.
-        jagged: whether its layout is ``torch.jagged``; otherwise it is ``torch.strided``.
-        ragged: the dimension of a jagged tensor that differs between components; it is stored as the first one.
-        dims: the number of dimensions of the components of a jagged tensor that has none.
+        values: The values of the components, one after the other, in one dimension.
+        rows: The shape of each component.
+        jagged: Whether its layout is ``torch.jagged``; otherwise it is ``torch.strided``.
+        ragged: The dimension of a jagged tensor that differs between components; it is stored as the first one.
+        dims: The number of dimensions of the components of a jagged tensor that has none.
 
     Raises:
         RuntimeError, IndexError, TypeError, AssertionError: The shapes are invalid, or do not match the values.

@@ -66,19 +66,19 @@ class Leaf:
     """A tensor.
 
     Args:
-        key: its nested key.
-        file: where its format stores it: the path of a file under the saved folder, with ``/`` between folders, or the
+        key: Its nested key.
+        file: Where its format stores it: the path of a file under the saved folder, with ``/`` between folders, or the
             name of a tensor within one file.
-        dtype: its dtype.
-        shape: its shape; of a nested tensor the number of components and of their dimensions.
+        dtype: Its dtype.
+        shape: Its shape; of a nested tensor the number of components and of their dimensions.
         layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
-        source: the tensor to write, or the view of a parsed file; None where the file of the leaf is opened later.
-        alias: the ``file`` of the leaf that has the same memory (tied weights).
-        address: where its bytes lie in memory, if they lie there just as a file stores them; else 0.
-        ragged: the dimension of a jagged tensor that differs between components.
-        shapes_file: where its format stores the shapes of the components of a nested tensor.
-        stacked: the tensors to write stacked in the place of one ``source``.
-        unbatched: whether the tensor lies in an `UnbatchedTensor`, which need not start with the batch size.
+        source: The tensor to write, or the view of a parsed file; None where the file of the leaf is opened later.
+        alias: The ``file`` of the leaf that has the same memory (tied weights).
+        address: Where its bytes lie in memory, if they lie there just as a file stores them; else 0.
+        ragged: The dimension of a jagged tensor that differs between components.
+        shapes_file: Where its format stores the shapes of the components of a nested tensor.
+        stacked: The tensors to write stacked in the place of one ``source``.
+        unbatched: Whether the tensor lies in an `UnbatchedTensor`, which need not start with the batch size.
     """
 
     key: Path
@@ -105,14 +105,14 @@ class Dense:
     """A node that is a dictionary of entries.
 
     Args:
-        key: its nested key.
-        folder: the path of its folder, where the format has folders.
-        batch_size: its batch size.
-        names: the names of its batch dimensions, if they have any.
-        entries: its entries by name.
-        escaped: the stems of the entries whose files are not named as usual.
-        owner: the registered name of the tensorclass that this node is the content of, where its class string lacks it.
-        origin: the tensordict that it was planned from.
+        key: Its nested key.
+        folder: The path of its folder, where the format has folders.
+        batch_size: Its batch size.
+        names: The names of its batch dimensions, if they have any.
+        entries: Its entries by name.
+        escaped: The stems of the entries whose files are not named as usual.
+        owner: The registered name of the tensorclass that this node is the content of, where its class string lacks it.
+        origin: The tensordict that it was planned from.
     """
 
     key: Path
@@ -131,13 +131,13 @@ class Parts:
     """A node that is made of other nodes: a lazy stack, or a tensorclass around its content.
 
     Args:
-        key: its nested key.
-        folder: the path of its folder, where the format has folders.
-        cls: its class; None where that is not registered here.
-        class_string: its class as files name it.
-        facts: its own fields, such as the stack dimension.
-        parts: the nodes that it is made of.
-        origin: the tensordict that it was planned from.
+        key: Its nested key.
+        folder: The path of its folder, where the format has folders.
+        cls: Its class; None where that is not registered here.
+        class_string: Its class as files name it.
+        facts: Its own fields, such as the stack dimension.
+        parts: The nodes that it is made of.
+        origin: The tensordict that it was planned from.
     """
 
     key: Path
@@ -159,15 +159,15 @@ class Value:
     """Non-tensor data: one value, or one for each position of a batch (``stack``).
 
     Args:
-        key: its nested key.
-        folder: the path of its folder, where the format has folders.
-        batch_size: its batch size.
-        stack: whether it holds a value for each position.
-        value: the value, or the nested list of values.
-        files: the content of its folder, by file name.
-        pickle: the path of the file that holds the value pickled, where it is still to be read.
-        origin: the tensordict that it was planned from.
-        metadata: whether the single value is `MetaData`.
+        key: Its nested key.
+        folder: The path of its folder, where the format has folders.
+        batch_size: Its batch size.
+        stack: Whether it holds a value for each position.
+        value: The value, or the nested list of values.
+        files: The content of its folder, by file name.
+        pickle: The path of the file that holds the value pickled, where it is still to be read.
+        origin: The tensordict that it was planned from.
+        metadata: Whether the single value is `MetaData`.
     """
 
     key: Path
@@ -303,8 +303,8 @@ def find_class(class_string: str, owner: str | None = None) -> type[Any] | None:
     """Return the class that a class string names; None if no wrapper of a tensordict is registered under its names.
 
     Args:
-        class_string: the class as a file names it.
-        owner: the registered name, where a file has that too.
+        class_string: The class as a file names it.
+        owner: The registered name, where a file has that too.
     """
     for name in [owner] if owner is not None else candidate_names(class_string):
         found = find_type(name)

@@ -174,10 +174,10 @@ def pickled(content: Any, value: Any, where: str, reason: Exception) -> bytes:
     """Pickle a value that has no JSON form, with a warning.
 
     Args:
-        content: the object to pickle.
-        value: the value, for errors.
-        where: its place, for errors.
-        reason: the error that it has no JSON form.
+        content: The object to pickle.
+        value: The value, for errors.
+        where: Its place, for errors.
+        reason: The error that it has no JSON form.
 
     Raises:
         TypeError: The value cannot be pickled either.
@@ -214,8 +214,8 @@ def quick_dumps(form: Any, *, finite: bool) -> bytes:
     """Like `dumps`, but faster if all numbers are known to be finite; orjson would write others as null.
 
     Args:
-        form: the JSON value to write.
-        finite: whether it holds no infinity and no NaN.
+        form: The JSON value to write.
+        finite: Whether it holds no infinity and no NaN.
 
     >>> quick_dumps({"a": [1.5]}, finite=True), quick_dumps([float("inf")], finite=False)
     (b'{"a":[1.5]}', b'[Infinity]')

@@ -44,8 +44,8 @@ def plan(td: Any, key: Path = ()) -> Node:
     Files get no names and values no stored form here: that is for the format that stores them.
 
     Args:
-        td: the tensordict.
-        key: its nested key.
+        td: The tensordict.
+        key: Its nested key.
 
     Raises:
         TypeError: An entry is of a kind that cannot be saved; the error names its key.
@@ -134,8 +134,8 @@ def check_source(leaf: Leaf, *, like: bool = False) -> None:
     """Refuse a tensor whose values a file cannot hold.
 
     Args:
-        leaf: the planned leaf.
-        like: whether only its shape and dtype are stored.
+        leaf: The planned leaf.
+        like: Whether only its shape and dtype are stored.
 
     Raises:
         TypeError: The tensor is quantized, not strided, on the meta device, or jagged without components; the error

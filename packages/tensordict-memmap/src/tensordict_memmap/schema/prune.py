@@ -44,9 +44,9 @@ class Part:
     """The part of a save that a load selects.
 
     Attributes:
-        names: the names of all tensors in the save.
-        taken: the names of the selected tensors.
-        schema: the schema of the selected entries; None if the save records no structure.
+        names: The names of all tensors in the save.
+        taken: The names of the selected tensors.
+        schema: The schema of the selected entries; None if the save records no structure.
     """
 
     names: Collection[str]
@@ -58,8 +58,8 @@ def part_of_names(keys: dict[str, Path], choice: Choice) -> Part | None:
     """Select from a save that records no structure; None if a pattern matches nothing.
 
     Args:
-        keys: the key of each tensor, by its name.
-        choice: the keys to select.
+        keys: The key of each tensor, by its name.
+        choice: The keys to select.
 
     >>> part_of_names({"a.x": ("a", "x"), "b": ("b",)}, Choice((), Selection("a"))).taken
     {'a.x'}
@@ -74,9 +74,9 @@ def part_of_schema(schema: Node, names: Collection[str], choice: Choice) -> Part
     """Select from a save that records its structure; None if a pattern matches nothing.
 
     Args:
-        schema: the schema of the whole save; the chosen entries remain in it.
-        names: the names of all tensors.
-        choice: the keys to select.
+        schema: The schema of the whole save; the chosen entries remain in it.
+        names: The names of all tensors.
+        choice: The keys to select.
 
     >>> a, b = (Leaf((name,), name, torch.uint8, ()) for name in "ab")
     >>> part_of_schema(Dense((), "", (), entries={"a": a, "b": b}), ["a", "b"], Choice((), Selection("b"))).taken

@@ -32,7 +32,7 @@ class Selection:
     """The keys that match one of several patterns.
 
     Args:
-        keys: a pattern, or several.
+        keys: A pattern, or several.
 
     Raises:
         TypeError: A pattern is neither a string nor a tuple of strings.
@@ -71,7 +71,7 @@ class Selection:
         """Refuse patterns that have matched no key so far.
 
         Args:
-            known: the existing keys, for suggestions.
+            known: The existing keys, for suggestions.
 
         Raises:
             KeyError: A pattern has matched no key.
@@ -135,9 +135,9 @@ def keep(node: Node, takes: Callable[[Path], bool], path: Path = ()) -> Node | N
     """Return the schema with only the entries whose keys are taken and their parent nodes; None if nothing remains.
 
     Args:
-        node: the schema; its entries are removed in place.
-        takes: whether a key, or one of its parents, is wanted.
-        path: the key of the node as the loaded tensordict has it, without the elements of lazy stacks.
+        node: The schema; its entries are removed in place.
+        takes: Whether a key, or one of its parents, is wanted.
+        path: The key of the node as the loaded tensordict has it, without the elements of lazy stacks.
     """
     if isinstance(node, Parts):
         kept = {name: keep(part, takes, path) for name, part in node.parts.items()}

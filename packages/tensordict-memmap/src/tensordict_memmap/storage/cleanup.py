@@ -55,9 +55,9 @@ def later(place: str, work: _Work, descriptors: Sequence[Descriptor] = ()) -> No
     """Run a removal in the background, after earlier ones for the same target.
 
     Args:
-        place: the path of the target, for `wait`.
-        work: the removal. An OSError is ignored: the next save finds the files that are left.
-        descriptors: file descriptors to close once the removal is done; a forked child closes its copies at once.
+        place: The path of the target, for `wait`.
+        work: The removal. An OSError is ignored: the next save finds the files that are left.
+        descriptors: File descriptors to close once the removal is done; a forked child closes its copies at once.
     """
     global _thread
     wait(place)

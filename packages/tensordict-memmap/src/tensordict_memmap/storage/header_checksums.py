@@ -37,10 +37,10 @@ def write_checksums(path: str, header: bytes, digits: str, *, durable: bool = Fa
     """Write checksums over their placeholder.
 
     Args:
-        path: the file.
-        header: the bytes from the start of the file to the end of its header.
-        digits: the digits of the checksums of its tensors, in their order.
-        durable: whether to sync the file to disk.
+        path: The file.
+        header: The bytes from the start of the file to the end of its header.
+        digits: The digits of the checksums of its tensors, in their order.
+        durable: Whether to sync the file to disk.
     """
     placeholder, start = reserve_checksums(len(digits) // DIGITS).encode(), _START.encode()
     place = header.index(start)  # a search for the whole placeholder takes as long as hashing a megabyte
@@ -53,9 +53,9 @@ def drop_packed_checksums(fd: int, metadata: dict[str, str], header: bytes) -> N
     """Drop the checksums of all tensors of a file before it is opened for writing, and sync it to disk.
 
     Args:
-        fd: the file, open for reading and writing.
-        metadata: its metadata.
-        header: the bytes from the start of the file to the end of its header.
+        fd: The file, open for reading and writing.
+        metadata: Its metadata.
+        header: The bytes from the start of the file to the end of its header.
     """
     text = metadata.get(CHECKSUMS, "")
     dropped = len(text) - len(_START) - DIGITS
@@ -68,7 +68,7 @@ def recorded_checksums(header: Header) -> dict[str, str] | None:
     """Return the checksum of each tensor of a file by name, empty without bytes; None if one of them is missing.
 
     Args:
-        header: its parsed header.
+        header: Its parsed header.
     """
     filled = [slot.name for slot in header.slots() if slot.begin != slot.end]
     text = header.metadata.get(CHECKSUMS)
@@ -83,10 +83,10 @@ def verify_packed(fd: int, header: Header, start: bytes, path: str) -> None:
     """Verify the checksums of the header and of all tensors of a file.
 
     Args:
-        fd: the file, open for reading.
-        header: its parsed header.
-        start: the bytes from the start of the file to the end of its header.
-        path: its path, for errors.
+        fd: The file, open for reading.
+        header: Its parsed header.
+        start: The bytes from the start of the file to the end of its header.
+        path: Its path, for errors.
 
     Raises:
         ValueError: A checksum differs or is missing; the error names the tensors.

@@ -45,11 +45,11 @@ def commit(stage: str, target: str, files: list[str], stale: Set[str] = frozense
     """Write a journal, then move the files that it lists from a staging folder to the target one by one.
 
     Args:
-        stage: the staging folder.
-        target: the folder.
-        files: the files to move, in this order, by their paths relative to both folders.
-        stale: the files to remove first, by their paths relative to the target.
-        durable: whether to sync files and folders to disk.
+        stage: The staging folder.
+        target: The folder.
+        files: The files to move, in this order, by their paths relative to both folders.
+        stale: The files to remove first, by their paths relative to the target.
+        durable: Whether to sync files and folders to disk.
 
     Raises:
         FileExistsError: A folder has the name of a file, or a file the name of a folder; nothing is changed.

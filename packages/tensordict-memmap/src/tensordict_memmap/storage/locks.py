@@ -56,7 +56,7 @@ def lock_timeout(seconds: float | None) -> Iterator[None]:
     600 seconds. A wait of more than 5 seconds warns, and names what is locked and, on Linux, the process that holds it.
 
     Args:
-        seconds: the longest wait; None waits until the lock is released.
+        seconds: The longest wait; None waits until the lock is released.
 
     Raises:
         TimeoutError: Another process holds a lock for longer; nothing was changed.
@@ -86,10 +86,10 @@ def lock(fd: Descriptor, *, wait: bool, path: str = "", seconds: float | None = 
     """Lock an open file or folder; return False if the operating system or file system has no locks.
 
     Args:
-        fd: the file or folder.
-        wait: whether to wait for another process that holds the lock.
-        path: its path, for errors.
-        seconds: the longest wait, if it is shorter than that of `lock_timeout`.
+        fd: The file or folder.
+        wait: Whether to wait for another process that holds the lock.
+        path: Its path, for errors.
+        seconds: The longest wait, if it is shorter than that of `lock_timeout`.
 
     Raises:
         BlockingIOError: Another process holds the lock and ``wait`` is False.

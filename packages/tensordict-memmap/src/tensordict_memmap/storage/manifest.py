@@ -50,12 +50,12 @@ class Manifest:
     """The files of a saved folder.
 
     Args:
-        files: all files by their paths, except the manifest itself.
-        names: by folder (``""`` is the root), the file name of each key whose name is escaped.
-        aliases: for each file that is a hard link to, or a copy of, another one, the path of that other file.
+        files: All files by their paths, except the manifest itself.
+        names: By folder (``""`` is the root), the file name of each key whose name is escaped.
+        aliases: For each file that is a hard link to, or a copy of, another one, the path of that other file.
         complete: False while files are overwritten in place.
-        rows_committed: the rows of a growing dataset; None for other saves.
-        save_id: the id of a save by several ranks; None for other saves.
+        rows_committed: The rows of a growing dataset; None for other saves.
+        save_id: The id of a save by several ranks; None for other saves.
 
     >>> manifest = Manifest({"meta.json": Entry(95), "b/meta.json": Entry(120)})
     >>> Manifest.loads(manifest.dumps()) == manifest
@@ -101,8 +101,8 @@ class Manifest:
         """Parse and validate a manifest.
 
         Args:
-            data: the content of its file.
-            where: the name of the file in errors.
+            data: The content of its file.
+            where: The name of the file in errors.
 
         Raises:
             ValueError: The JSON is invalid or has duplicate keys, the version is another one, a path leads out of the

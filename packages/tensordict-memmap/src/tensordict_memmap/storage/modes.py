@@ -39,9 +39,9 @@ def copy_modes(earlier: str, stage: str, files: Collection[str]) -> None:
     """Give staged files and folders the modes of those that they replace; new files get that of the manifest.
 
     Args:
-        earlier: the folder with the earlier save; it may be absent.
-        stage: the staging folder, with a manifest.
-        files: the paths of the staged files.
+        earlier: The folder with the earlier save; it may be absent.
+        stage: The staging folder, with a manifest.
+        files: The paths of the staged files.
     """
     usual = _mode(f"{stage}/{NAME}")
     by_default = _mode(f"{earlier}/{NAME}")

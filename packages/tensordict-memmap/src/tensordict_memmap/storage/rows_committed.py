@@ -40,9 +40,9 @@ class Ring:
     """A dataset whose files are a ring of slots: row number ``p`` lies in slot ``p % slots``.
 
     Args:
-        capacity: the number of rows that are kept.
-        slots: the number of rows that each file holds, more than the capacity.
-        head: the number of rows that were committed since the dataset was created.
+        capacity: The number of rows that are kept.
+        slots: The number of rows that each file holds, more than the capacity.
+        head: The number of rows that were committed since the dataset was created.
     """
 
     capacity: int
@@ -65,9 +65,9 @@ class RaggedState:
     """The committed elements of a ragged column, one whose rows differ in length.
 
     Args:
-        nbytes: the number of committed bytes of the file of its elements.
-        shown: the largest number so far; the file is not truncated below it, as readers may have mapped it.
-        row: the shape of a row without its first dimension.
+        nbytes: The number of committed bytes of the file of its elements.
+        shown: The largest number so far; the file is not truncated below it, as readers may have mapped it.
+        row: The shape of a row without its first dimension.
         kind: ``"tensor"``, or what the bytes of a row encode (``dataset/encoding.py``).
     """
 
@@ -82,12 +82,12 @@ class RowsCommitted:
     """The committed rows of a dataset, and the ranges that writers have begun.
 
     Args:
-        rows: the number of committed rows.
-        shown: the largest number so far; files are not truncated below it, as readers may have mapped them.
-        meta: fingerprints of the previous and the current ``meta.json`` of the root.
-        parts: the ranges after ``rows`` that writers have begun.
-        ragged: the ragged columns, by the paths of the files of their elements.
-        ring: the ring of slots, whose rows do not count in ``rows``; None for files with one row after the other.
+        rows: The number of committed rows.
+        shown: The largest number so far; files are not truncated below it, as readers may have mapped them.
+        meta: Fingerprints of the previous and the current ``meta.json`` of the root.
+        parts: The ranges after ``rows`` that writers have begun.
+        ragged: The ragged columns, by the paths of the files of their elements.
+        ring: The ring of slots, whose rows do not count in ``rows``; None for files with one row after the other.
 
     >>> RowsCommitted(3, 3).with_part(Part(5, 8, 8)).rows
     3

@@ -43,8 +43,8 @@ def unreplaced(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
     """Call ``load`` until no save replaces the folder during the call, and return its result.
 
     Args:
-        folder: the folder that ``load`` opens.
-        load: a function that may be called several times. Its errors are raised only if nothing was replaced. It
+        folder: The folder that ``load`` opens.
+        load: A function that may be called several times. Its errors are raised only if nothing was replaced. It
             raises `Replaced` if it finds a replaced part.
 
     Raises:
@@ -76,8 +76,8 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[SavedFolder], _T])
     """Recover a saved folder, then call ``read`` until no save changes the folder during the call.
 
     Args:
-        path: the folder.
-        read: a function that may be called several times.
+        path: The folder.
+        read: A function that may be called several times.
 
     Returns:
         The result of ``read``.
@@ -151,12 +151,12 @@ class SavedFolder:
     """Reads the files of a saved folder; symbolic links are not followed.
 
     Args:
-        root: its absolute path.
+        root: Its absolute path.
 
     Attributes:
-        rows: the number of committed rows of a growing dataset, which replaces that in the ``meta.json`` files; None
+        rows: The number of committed rows of a growing dataset, which replaces that in the ``meta.json`` files; None
             for other folders.
-        shows_slots: whether the rows of a ring are its slots; else a ring is refused, since its slots are in no order.
+        shows_slots: Whether the rows of a ring are its slots; else a ring is refused, since its slots are in no order.
     """
 
     def __init__(self, root: str) -> None:
@@ -243,7 +243,7 @@ class ListedFolder:
     """A saved folder given by the list of its files: an archive, or a save at a URL.
 
     Args:
-        files: the paths of its files, with ``/`` between folders.
+        files: The paths of its files, with ``/`` between folders.
 
     >>> folder = ListedFolder(["meta.json", "stack/0/a.memmap", "stack/1/a.memmap"])
     >>> folder.has("stack/1"), folder.names(""), folder.numbered("stack")

@@ -223,8 +223,8 @@ def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
     """Create the parent folders of an absolute path, and remove the new ones if the block raises.
 
     Args:
-        path: the path.
-        durable: whether to sync the folders to disk.
+        path: The path.
+        durable: Whether to sync the folders to disk.
 
     >>> with make_parents(os.path.abspath("x/y/z")):
     ...     os.path.isdir("x/y")
@@ -252,10 +252,10 @@ def remove_abandoned(folder: str, target: str, remove: Callable[[str], object], 
     """Remove the staged files and folders that killed processes left for a target.
 
     Args:
-        folder: the folder that holds them.
-        target: the name of the target.
-        remove: a function that removes a staged file or folder.
-        flags: the flags for opening them.
+        folder: The folder that holds them.
+        target: The name of the target.
+        remove: A function that removes a staged file or folder.
+        flags: The flags for opening them.
     """
     with contextlib.suppress(OSError):
         for name in list_staged(folder, target):

@@ -66,11 +66,11 @@ def save_file(
     """Replace a file atomically by one that ``write`` writes.
 
     Args:
-        target: the file. Missing parent folders are created, and a symbolic link is followed.
-        write: called with the path of an empty file to write to. In a durable save it syncs that file itself.
-        durable: whether to sync the new file name to disk before the call returns.
-        existsok: whether an existing file may be replaced.
-        size: the approximate number of bytes to write; see `save_folder`.
+        target: The file. Missing parent folders are created, and a symbolic link is followed.
+        write: Called with the path of an empty file to write to. In a durable save it syncs that file itself.
+        durable: Whether to sync the new file name to disk before the call returns.
+        existsok: Whether an existing file may be replaced.
+        size: The approximate number of bytes to write; see `save_folder`.
 
     Raises:
         IsADirectoryError: The target is a folder.
@@ -140,17 +140,17 @@ def save_folder(
     """Replace the save in a folder atomically by one that ``write`` writes.
 
     Args:
-        target: the folder. Missing parent folders are created, and a symbolic link is followed.
-        write: called with a folder to write files into; returns their manifest. In a durable save it syncs its files
+        target: The folder. Missing parent folders are created, and a symbolic link is followed.
+        write: Called with a folder to write files into; returns their manifest. In a durable save it syncs its files
             itself.
-        durable: whether to sync the save to disk before the call returns.
+        durable: Whether to sync the save to disk before the call returns.
         atomic: False overwrites files in place, which keeps inodes for processes that share live mappings. If such a
             save is interrupted, the manifest marks the folder as incomplete.
-        existsok: whether an earlier save may be replaced; if False, only one of several concurrent saves succeeds.
-        size: the approximate number of bytes to write. If the disk has room for them, the save does not wait for the
+        existsok: Whether an earlier save may be replaced; if False, only one of several concurrent saves succeeds.
+        size: The approximate number of bytes to write. If the disk has room for them, the save does not wait for the
             removal of an earlier one. The default always waits.
-        count: the approximate number of files to write.
-        files: the paths to write, for ``atomic=False``. The manifest lists them before they are written, so that the
+        count: The approximate number of files to write.
+        files: The paths to write, for ``atomic=False``. The manifest lists them before they are written, so that the
             files of an interrupted save are owned by it.
 
     Returns:
@@ -219,8 +219,8 @@ def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | 
     """Add files to a saved folder, or to a folder inside one, and replace files of the same names, atomically.
 
     Args:
-        folder: the folder.
-        write: called with a folder to write the files into, while other savers are kept out; returns their manifest,
+        folder: The folder.
+        write: Called with a folder to write the files into, while other savers are kept out; returns their manifest,
             or None if they cannot be added.
 
     Returns:
@@ -306,8 +306,8 @@ def drop_checksums(folder: str | os.PathLike[str], files: Iterable[str]) -> None
     The changed manifests are synced to disk.
 
     Args:
-        folder: the saved folder, or one inside.
-        files: paths relative to it. The checksums of their aliases are dropped too.
+        folder: The saved folder, or one inside.
+        files: Paths relative to it. The checksums of their aliases are dropped too.
 
     Raises:
         OSError: A manifest cannot be written, for example because the folder is read-only.

@@ -58,10 +58,10 @@ def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], m
     """Return the mode for mapping leaves; for ``"r+"`` drops their checksums first.
 
     Args:
-        root: the loaded folder.
-        manifest: its manifest.
-        leaves: the leaves to map, by the paths of their files.
-        mode: the mode that the caller requests.
+        root: The loaded folder.
+        manifest: Its manifest.
+        leaves: The leaves to map, by the paths of their files.
+        mode: The mode that the caller requests.
     """
     if manifest is None:
         return mode
@@ -111,12 +111,12 @@ class Range:
     """A range of a file and its recorded checksum.
 
     Args:
-        name: its name in errors.
-        file: the path, or the descriptor of an open file.
-        offset: the offset of its first byte.
-        nbytes: its length in bytes.
-        checksum: its recorded checksum.
-        size: the size of the whole file in bytes, if known.
+        name: Its name in errors.
+        file: The path, or the descriptor of an open file.
+        offset: The offset of its first byte.
+        nbytes: Its length in bytes.
+        checksum: Its recorded checksum.
+        size: The size of the whole file in bytes, if known.
     """
 
     name: str

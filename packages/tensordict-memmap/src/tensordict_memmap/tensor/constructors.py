@@ -46,13 +46,13 @@ class Filled:
         """Make a tensor of zeros; its file takes no space until it is written to.
 
         Args:
-            *size: the shape, as integers or as one sequence. For a nested tensor, a 2D integer tensor with the shape of
+            *size: The shape, as integers or as one sequence. For a nested tensor, a 2D integer tensor with the shape of
                 one component in each row.
-            shape: the shape, instead of ``size``.
-            dtype: the dtype; torch's default if None.
-            device: must be the CPU or None.
-            filename: the file to create; None uses shared memory.
-            existsok: whether an existing file may be replaced.
+            shape: The shape, instead of ``size``.
+            dtype: The dtype; torch's default if None.
+            device: Must be the CPU or None.
+            filename: The file to create; None uses shared memory.
+            existsok: Whether an existing file may be replaced.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.empty(2, 3, dtype=torch.int8).shape
@@ -95,13 +95,13 @@ class Filled:
         """Make a tensor filled with one value; the other arguments are those of :meth:`empty`.
 
         Args:
-            *size: the shape, as integers or as one sequence; the value may follow it, as in ``torch.full``.
-            fill_value: the value.
-            shape: the shape, instead of ``size``.
-            dtype: the dtype; that of the value if None.
-            device: must be the CPU or None.
-            filename: the file to create; None uses shared memory.
-            existsok: whether an existing file may be replaced.
+            *size: The shape, as integers or as one sequence; the value may follow it, as in ``torch.full``.
+            fill_value: The value.
+            shape: The shape, instead of ``size``.
+            dtype: The dtype; that of the value if None.
+            device: Must be the CPU or None.
+            filename: The file to create; None uses shared memory.
+            existsok: Whether an existing file may be replaced.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.full((2,), 3.5).tolist()

@@ -43,8 +43,8 @@ def gather_rows(src: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return ``src[index]`` for rows of the first dimension, several times faster than indexing a mapped tensor.
 
     Args:
-        src: a tensor of at least one dimension, in memory or mapped.
-        index: an integer tensor of any shape; negative values count from the end.
+        src: A tensor of at least one dimension, in memory or mapped.
+        index: An integer tensor of any shape; negative values count from the end.
 
     Returns:
         A plain tensor of shape ``index.shape + src.shape[1:]``.
@@ -90,9 +90,9 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> N
     """Set ``dst[index] = src`` for rows of the first dimension; if an index occurs twice, the last row is written.
 
     Args:
-        dst: a tensor of at least one dimension, in memory or mapped, changed in place.
-        index: an integer tensor of any shape; negative values count from the end.
-        src: a tensor that broadcasts to ``index.shape + dst.shape[1:]``, converted to the dtype of ``dst``.
+        dst: A tensor of at least one dimension, in memory or mapped, changed in place.
+        index: An integer tensor of any shape; negative values count from the end.
+        src: A tensor that broadcasts to ``index.shape + dst.shape[1:]``, converted to the dtype of ``dst``.
 
     Raises:
         IndexError: An index is out of range, or ``index`` is not an integer tensor.

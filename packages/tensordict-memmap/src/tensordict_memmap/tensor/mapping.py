@@ -43,11 +43,11 @@ class Place(NamedTuple):
     """Where the bytes of a mapped range lie.
 
     Attributes:
-        address: the address of the first byte.
-        nbytes: the number of bytes.
-        filename: the path of the file; empty for anonymous shared memory.
-        offset: the offset of the first byte in the file.
-        identity: the device and inode of the file.
+        address: The address of the first byte.
+        nbytes: The number of bytes.
+        filename: The path of the file; empty for anonymous shared memory.
+        offset: The offset of the first byte in the file.
+        identity: The device and inode of the file.
     """
 
     address: int
@@ -132,12 +132,12 @@ class Mapping:
     """Bytes of a file, or of anonymous shared memory, mapped into this process.
 
     Attributes:
-        filename: the absolute path, or None for anonymous shared memory.
+        filename: The absolute path, or None for anonymous shared memory.
         mode: ``"r+"`` if writes reach the file, ``"r"`` if they stay in this process.
-        offset: the offset of the first byte in the file.
-        nbytes: the number of bytes.
-        identity: the device and inode of the file.
-        buffer: the array of bytes over the memory, for ``torch.frombuffer``.
+        offset: The offset of the first byte in the file.
+        nbytes: The number of bytes.
+        identity: The device and inode of the file.
+        buffer: The array of bytes over the memory, for ``torch.frombuffer``.
 
     >>> shared = Mapping.anonymous(8)
     >>> shared.array()[:3] = 7
@@ -167,9 +167,9 @@ class Mapping:
         """Map a range of an existing file, without changing it.
 
         Args:
-            filename: the path.
-            nbytes: the number of bytes; None maps all bytes of the file from ``offset`` on.
-            offset: the offset of the first byte.
+            filename: The path.
+            nbytes: The number of bytes; None maps all bytes of the file from ``offset`` on.
+            offset: The offset of the first byte.
             mode: ``"r+"``, ``"r"`` or ``"c"``; None is ``"r+"`` if the file may be written to, else ``"r"``.
 
         Raises:

@@ -41,13 +41,13 @@ class MemoryMappedTensor(Filled, Views):
     In-place operations write to the file. ``clone()`` and arithmetic return plain tensors.
 
     Args:
-        source: a tensor, array or nested list of numbers, which is copied.
-        dtype: the dtype to convert to.
-        shape: the shape to broadcast to.
-        index: an index to apply to the result.
-        device: must be the CPU or None.
-        handler: an existing mapping, such as the ``handler`` of another tensor, instead of ``source``.
-        filename: the file to create; None uses shared memory, which is freed once nothing maps it.
+        source: A tensor, array or nested list of numbers, which is copied.
+        dtype: The dtype to convert to.
+        shape: The shape to broadcast to.
+        index: An index to apply to the result.
+        device: Must be the CPU or None.
+        handler: An existing mapping, such as the ``handler`` of another tensor, instead of ``source``.
+        filename: The file to create; None uses shared memory, which is freed once nothing maps it.
 
     >>> x = MemoryMappedTensor([[1, 2], [3, 4]])
     >>> x[0] = 7
@@ -98,13 +98,13 @@ class MemoryMappedTensor(Filled, Views):
         """Copy a tensor into a new file, or into shared memory.
 
         Args:
-            input: the tensor, on any device and with any strides. The components of a strided nested tensor are stored
+            input: The tensor, on any device and with any strides. The components of a strided nested tensor are stored
                 one after the other; the result is a nested tensor over them.
-            filename: the file to create, in one step; None uses shared memory.
-            existsok: whether an existing file may be replaced. Existing mappings of it keep its content.
-            copy_existing: whether a tensor that already has a file is copied to another one.
-            copy_data: whether to copy the values; if False the file holds zeros, which take no disk space.
-            shape: the shape to broadcast to.
+            filename: The file to create, in one step; None uses shared memory.
+            existsok: Whether an existing file may be replaced. Existing mappings of it keep its content.
+            copy_existing: Whether a tensor that already has a file is copied to another one.
+            copy_data: Whether to copy the values; if False the file holds zeros, which take no disk space.
+            shape: The shape to broadcast to.
 
         Returns:
             The new tensor, or ``input`` itself if it is already mapped as requested.
@@ -222,14 +222,14 @@ class MemoryMappedTensor(Filled, Views):
         """Map a file, without changing or reading it.
 
         Args:
-            filename: the path.
-            dtype: the dtype of the values in the file.
-            shape: the shape of the tensor. A tensor without elements needs no file. For a nested tensor, a 2D integer
+            filename: The path.
+            dtype: The dtype of the values in the file.
+            shape: The shape of the tensor. A tensor without elements needs no file. For a nested tensor, a 2D integer
                 tensor with the shape of one component in each row.
-            index: an index to apply to the tensor.
-            mode: with ``"r+"`` writes change the file, with ``"r"`` or ``"c"`` they are private to this process; the
+            index: An index to apply to the tensor.
+            mode: With ``"r+"`` writes change the file, with ``"r"`` or ``"c"`` they are private to this process; the
                 default is ``"r+"`` if the file is writable, otherwise ``"r"``.
-            offset: the offset of the tensor in the file, in bytes.
+            offset: The offset of the tensor in the file, in bytes.
 
         Raises:
             ValueError: The file is shorter than the tensor.
@@ -261,12 +261,12 @@ class MemoryMappedTensor(Filled, Views):
         """Make a tensor over an existing mapping.
 
         Args:
-            handler: the mapping, such as the ``handler`` of another `MemoryMappedTensor`.
-            dtype: the dtype of the tensor.
-            shape: the shape of the tensor.
-            index: an index to apply to the tensor.
-            offset: the offset of the tensor in the mapping, in bytes.
-            stride: the strides in elements; contiguous if None.
+            handler: The mapping, such as the ``handler`` of another `MemoryMappedTensor`.
+            dtype: The dtype of the tensor.
+            shape: The shape of the tensor.
+            index: An index to apply to the tensor.
+            offset: The offset of the tensor in the mapping, in bytes.
+            stride: The strides in elements; contiguous if None.
 
         Raises:
             ValueError: The mapping is too short.
@@ -299,13 +299,13 @@ class MemoryMappedTensor(Filled, Views):
         """Make a tensor over a torch storage that maps a file, such as one from ``torch.UntypedStorage.from_file``.
 
         Args:
-            storage: the storage.
-            shape: the shape; None is one dimension.
-            dtype: the dtype; None is that of the storage, or ``torch.uint8`` for an untyped one.
-            device: must be the CPU or None.
-            index: an index to apply to the tensor.
-            filename: the file that the storage maps; None takes it from the storage.
-            handler: an existing mapping to use instead of the storage.
+            storage: The storage.
+            shape: The shape; None is one dimension.
+            dtype: The dtype; None is that of the storage, or ``torch.uint8`` for an untyped one.
+            device: Must be the CPU or None.
+            index: An index to apply to the tensor.
+            filename: The file that the storage maps; None takes it from the storage.
+            handler: An existing mapping to use instead of the storage.
 
         >>> storage = torch.UntypedStorage.from_file("x.bin", shared=True, nbytes=8)
         >>> MemoryMappedTensor.from_storage(storage, dtype=torch.float32).fill_(1)

@@ -32,10 +32,10 @@ def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -
     """Reduce a tensor for any pickle.
 
     Args:
-        tensor: the tensor.
-        mapping: the mapping that holds its memory.
-        offset: its offset in the file, in bytes.
-        protocol: the pickle protocol.
+        tensor: The tensor.
+        mapping: The mapping that holds its memory.
+        offset: Its offset in the file, in bytes.
+        protocol: The pickle protocol.
     """
     filename = mapping.filename
     # In a private mapping, the version counter shows whether the tensor was changed.

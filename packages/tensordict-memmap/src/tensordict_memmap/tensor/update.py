@@ -41,10 +41,10 @@ def write_leaves(
     """Copy tensors into tensors that may map files; convert like ``Tensor.copy_``.
 
     Args:
-        keys: the names of the leaves, for errors.
-        leaves: the targets, changed in place.
-        sources: the new values, each of the shape of its leaf.
-        threads: the number of threads for writes to files.
+        keys: The names of the leaves, for errors.
+        leaves: The targets, changed in place.
+        sources: The new values, each of the shape of its leaf.
+        threads: The number of threads for writes to files.
 
     Raises:
         OSError: The disk is full; the error names the key.
@@ -172,9 +172,9 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
     """Copy ``src`` into ``dst``, which may map a file; convert and broadcast like ``Tensor.copy_``.
 
     Args:
-        dst: the target, changed in place.
-        src: the new values, a tensor that broadcasts to the shape of ``dst``.
-        threads: the number of threads for writes to a file.
+        dst: The target, changed in place.
+        src: The new values, a tensor that broadcasts to the shape of ``dst``.
+        threads: The number of threads for writes to a file.
 
     >>> dst = torch.zeros(2, 3)
     >>> copy_into(dst, torch.arange(3))

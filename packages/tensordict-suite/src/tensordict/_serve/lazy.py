@@ -47,7 +47,7 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
     """Build the ``__getattr__`` and ``__dir__`` of a module of ``tensordict`` from the table of names.
 
     Args:
-        module: the full name of the module, a key of ``OWNERS``.
+        module: The full name of the module, a key of ``OWNERS``.
 
     Returns:
         The two functions, to be bound in that module. ``__all__`` and ``__dir__`` hold only the names that the

@@ -84,7 +84,7 @@ def functions(width: int) -> dict[str, Callable[..., int]]:
     """Load the kernels for an item width, compiling them if needed, as C functions that run without the GIL.
 
     Args:
-        width: the bytes of the items that the kernels move.
+        width: The bytes of the items that the kernels move.
 
     Raises:
         RuntimeError: Numba compiled a kernel to code that does not stand alone.

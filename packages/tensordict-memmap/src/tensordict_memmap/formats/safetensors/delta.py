@@ -40,9 +40,9 @@ class DeltaTensor:
     """One tensor of the whole.
 
     Args:
-        checksum: its checksum in the form of `engine.checksums`; empty without bytes.
-        tensor: the name of the tensor of the delta file that holds it, or its blocks; None if the base holds it.
-        blocks: the ranges of elements in the file; None if the file holds the whole tensor.
+        checksum: Its checksum in the form of `engine.checksums`; empty without bytes.
+        tensor: The name of the tensor of the delta file that holds it, or its blocks; None if the base holds it.
+        blocks: The ranges of elements in the file; None if the file holds the whole tensor.
     """
 
     checksum: str
@@ -55,10 +55,10 @@ class DeltaRecord:
     """The record of a delta file.
 
     Args:
-        base: the path of the base relative to the folder of the delta, with ``/`` between names.
-        base_id: the identity of the content of the base.
-        depth: the number of deltas from this one to the first save, this one included.
-        tensors: all tensors of the whole, in their order.
+        base: The path of the base relative to the folder of the delta, with ``/`` between names.
+        base_id: The identity of the content of the base.
+        depth: The number of deltas from this one to the first save, this one included.
+        tensors: All tensors of the whole, in their order.
 
     >>> record = DeltaRecord("base", "xxh3_64/4194304:0123456789abcdef", 1, {"a": DeltaTensor("", "a")})
     >>> DeltaRecord.loads(record.dumps(), "the file") == record
@@ -89,8 +89,8 @@ class DeltaRecord:
         """Parse and validate a record.
 
         Args:
-            text: the JSON text.
-            where: the path of the file, which errors name.
+            text: The JSON text.
+            where: The path of the file, which errors name.
 
         Raises:
             ValueError: The text is not a record of this version, or a path, a range or a number in it is invalid.

@@ -60,10 +60,10 @@ class Layout(NamedTuple):
     """Tensors in a row, without gaps.
 
     Args:
-        leaves: in the order of their bytes; ``file`` is the name of each.
-        forms: the dtype and shape that the file gives each.
-        ends: where the bytes of each end; those of the first start at 0.
-        addresses: where each lies in memory, if it lies there just as in the file and has bytes; else 0.
+        leaves: In the order of their bytes; ``file`` is the name of each.
+        forms: The dtype and shape that the file gives each.
+        ends: Where the bytes of each end; those of the first start at 0.
+        addresses: Where each lies in memory, if it lies there just as in the file and has bytes; else 0.
     """
 
     leaves: Sequence[Leaf]
@@ -77,7 +77,7 @@ class Pack:
     """The tensors and the structure that a safetensors save consists of.
 
     Args:
-        root: the schema, whose leaves have the names of their tensors.
+        root: The schema, whose leaves have the names of their tensors.
     """
 
     root: Node
@@ -96,7 +96,7 @@ class Pack:
         """Put tensors in a row, those of the widest dtypes first, so that each is aligned to its elements.
 
         Args:
-            part: the numbers of those; None is all.
+            part: The numbers of those; None is all.
         """
         chosen = slice(None) if part is None else slice(part.start, part.stop)
         leaves, forms, addresses = self.leaves[chosen], self.forms[chosen], self.addresses[chosen]
@@ -111,7 +111,7 @@ class Pack:
         """Return the texts about the file: those that other libraries look for, the structure, and the digest.
 
         Args:
-            names: the tensors in the order of their bytes, where one file holds all.
+            names: The tensors in the order of their bytes, where one file holds all.
         """
         texts = {"format": "pt", **self.texts}
         told = names if self.dotted and names == [leaf.file for leaf in self.leaves] else None
@@ -165,7 +165,7 @@ def describe(root: Node) -> Pack:
     """Name the tensors of a planned schema, and say how a safetensors save stores each.
 
     Args:
-        root: the schema, whose leaves get their names.
+        root: The schema, whose leaves get their names.
 
     Raises:
         TypeError: An entry is of a kind that has no place in the file; the error names its key.

@@ -32,8 +32,8 @@ def digest(record: str, names: Collection[str]) -> str:
     """Return the digest of a description and of the names of the tensors, in the order of their bytes.
 
     Args:
-        record: the record; an empty text where there is none.
-        names: the names.
+        record: The record; an empty text where there is none.
+        names: The names.
 
     >>> digest("{}", ["a.b"]) == digest("{}", ["a.c"])
     False
@@ -45,9 +45,9 @@ def follows(node: Dense, start: str, size: tuple[int, ...]) -> bool:
     """Return whether a node and the names of its entries follow from the names of the tensors below it.
 
     Args:
-        node: the node.
-        start: the joined key of the node, and a dot behind it; empty for the root.
-        size: the batch size of the root.
+        node: The node.
+        start: The joined key of the node, and a dot behind it; empty for the root.
+        size: The batch size of the root.
 
     >>> inner = Dense(("a",), "", ())
     >>> [follows(Dense((), "", (), entries={name: inner}), "", ()) for name in ("a", "a.b")]
@@ -68,9 +68,9 @@ def size_of_all(record: str, tensors: Mapping[str, torch.Tensor], found: str) ->
     """Return the batch size of all nodes of a save whose names tell the rest of its structure; None if uncertain.
 
     Args:
-        record: the record.
-        tensors: all that the save holds.
-        found: the digest that lies beside the record.
+        record: The record.
+        tensors: All that the save holds.
+        found: The digest that lies beside the record.
     """
     if found != digest(record, tensors) or not record.startswith(_START):
         return None
@@ -86,8 +86,8 @@ class _Places:
     """The entries of each node by the part of a name before its last dot; those of the root if there is no such node.
 
     Args:
-        root: an empty tensordict, made just now.
-        known: the names of all tensors.
+        root: An empty tensordict, made just now.
+        known: The names of all tensors.
     """
 
     def __init__(self, root: TensorDict, known: Collection[str]) -> None:
@@ -117,10 +117,10 @@ def by_names(
     """Return a nested tensordict by the dots in names; a name whose prefix is a tensor itself is not split.
 
     Args:
-        tensors: by name.
-        meta: what all nodes have in common.
-        names: all that there are, where these are some of them.
-        locked: whether the result is locked, and all of its nodes.
+        tensors: By name.
+        meta: What all nodes have in common.
+        names: All that there are, where these are some of them.
+        locked: Whether the result is locked, and all of its nodes.
 
     >>> sorted(by_names({"a.b": torch.ones(1), "c": torch.ones(1), "c.d": torch.ones(1)}).keys())
     ['a', 'c', 'c.d']

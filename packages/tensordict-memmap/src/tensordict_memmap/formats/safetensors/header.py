@@ -112,9 +112,9 @@ class Header:
     """A parsed header: tensors one after the other, without holes.
 
     Args:
-        names: theirs, in the order of their bytes.
-        kinds: what each is.
-        metadata: texts about the file.
+        names: Theirs, in the order of their bytes.
+        kinds: What each is.
+        metadata: Texts about the file.
     """
 
     names: list[str]
@@ -134,9 +134,9 @@ class Form:
     """The part of the header that all tensors of one dtype and shape share.
 
     Args:
-        dtype: one of `CODES`.
-        shape: the shape.
-        width: the bytes that each is aligned to; 0 is those of the dtype.
+        dtype: One of `CODES`.
+        shape: The shape.
+        width: The bytes that each is aligned to; 0 is those of the dtype.
 
     >>> form = Form(torch.float16, (2, 3))
     >>> form.nbytes, form.text
@@ -174,10 +174,10 @@ def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int]
     r"""Return the start of a file, its length included, padded with spaces so that what follows is aligned.
 
     Args:
-        names: of the tensors, in the order of their bytes.
-        forms: what each of them is.
-        ends: where the bytes of each end, counted from those of the first, which have no gaps.
-        metadata: texts about the file.
+        names: Of the tensors, in the order of their bytes.
+        forms: What each of them is.
+        ends: Where the bytes of each end, counted from those of the first, which have no gaps.
+        metadata: Texts about the file.
 
     Raises:
         ValueError: The header would be longer than the format allows.
@@ -219,9 +219,9 @@ def header_length(start: bytes, size: int, where: str) -> int:
     """Return the length of the header of a file.
 
     Args:
-        start: the first 8 bytes.
-        size: the bytes of the file.
-        where: its path, which errors name.
+        start: The first 8 bytes.
+        size: The bytes of the file.
+        where: Its path, which errors name.
 
     Raises:
         ValueError: The file is too short for its header.
@@ -242,9 +242,9 @@ def load_header(text: bytes, data_size: int, where: str) -> Header:
     """Parse a header, with every field checked.
 
     Args:
-        text: the header without its length.
-        data_size: how many bytes follow it.
-        where: what errors call the file.
+        text: The header without its length.
+        data_size: How many bytes follow it.
+        where: What errors call the file.
 
     Raises:
         ValueError: The header has invalid or ambiguous JSON, an unknown dtype, a shape that does not match its bytes,

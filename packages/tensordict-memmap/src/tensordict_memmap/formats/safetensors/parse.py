@@ -53,8 +53,8 @@ def parse(text: str, where: str) -> Node:
     """Parse the structure of a file to a schema, whose leaves name their tensors.
 
     Args:
-        text: the structure, from the metadata of the file.
-        where: the path of the file, which errors name.
+        text: The structure, from the metadata of the file.
+        where: The path of the file, which errors name.
 
     Raises:
         ValueError: The structure is damaged; the error names the key.
@@ -239,10 +239,10 @@ def bind(schema: Node, tensors: Mapping[str, torch.Tensor], where: str, device: 
     """Give each leaf of a parsed schema its tensor as its ``source``, and check that schema and tensors fit.
 
     Args:
-        schema: the schema.
-        tensors: the tensors of the file by name.
-        where: the path of the file, which errors name.
-        device: the device of every node; on the meta device nested tensors get no values.
+        schema: The schema.
+        tensors: The tensors of the file by name.
+        where: The path of the file, which errors name.
+        device: The device of every node; on the meta device nested tensors get no values.
 
     Raises:
         ValueError: A leaf names a tensor that is missing or of another form, or a tensor has no leaf.
