@@ -20,6 +20,9 @@ EXPECTED_ERRORS = "tests/typing/"
 # What follows the codes of an exception: its reason, in brackets or as another comment.
 NO_REASON = re.compile(r"#\s*(noqa|type: ignore|pyright: ignore)(:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|\[[\w\s,-]+\])?\s*$")
 
+# The descriptions of a docstring's arguments: an indented name and a colon below the heading.
+ARGUMENTS = re.compile(r"^( *)(?:Args|Attributes):\n((?:\1 {4}.*\n?)+)", re.MULTILINE)
+
 
 def sources() -> list[Path]:
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -81,6 +84,32 @@ def test_type_checkers_ignore_fewer_than_60_lines() -> None:
 def test_tests_that_do_not_run_say_why() -> None:
     lines = [f"{shown(path)}:{line}" for path in sources() for line in unexplained_skips(ast.parse(path.read_text()))]
     assert lines == []
+
+
+def small_descriptions(docstring: str) -> list[str]:
+    """The names of arguments whose description starts with a small letter."""
+    return [
+        name
+        for indent, section in ARGUMENTS.findall(docstring)
+        for name in re.findall(rf"^{indent} {{4}}\*{{0,2}}(\w+): [a-z]", section, re.MULTILINE)
+    ]
+
+
+def test_descriptions_of_arguments_start_with_a_capital() -> None:
+    packages = [path for path in sources() if shown(path).startswith("packages/")]
+    assert {shown(path): names for path in packages if (names := small_descriptions(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    ("docstring", "names"),
+    [
+        ("    Args:\n        a: the first.\n            of all: it goes on\n        b: The second.\n", ["a"]),
+        ("Attributes:\n    **c: what it is\n\n    d: is code\n", ["c"]),
+        ("    Raises:\n        ImportError: h5py is not installed.\n", []),
+    ],
+)
+def test_the_scan_finds_descriptions_with_a_small_letter(docstring: str, names: list[str]) -> None:
+    assert small_descriptions(docstring) == names
 
 
 @pytest.mark.parametrize(
