@@ -56,16 +56,20 @@ def test_more_values_may_come_beside_the_tensordict():
     assert sample.label == "cat" and list(td.keys()) == ["x"]
     with pytest.raises(KeyError, match="in both"):
         Sample.from_tensordict(td, {"x": 1})
-    with pytest.raises(ValueError, match="'typo' are not fields of Sample"):
+    with pytest.raises(
+        ValueError, match=r"Keys from the tensordict \('typo'\) must correspond to the class attributes of Sample"
+    ):
         Sample.from_tensordict(td, {"typo": 1})
 
 
 def test_foreign_keys_and_foreign_things_are_refused():
-    with pytest.raises(ValueError, match="'typo' are not fields of Sample"):
+    with pytest.raises(
+        ValueError, match=r"Keys from the tensordict \('typo'\) must correspond to the class attributes of Sample"
+    ):
         Sample.from_tensordict(TensorDict({"typo": 1}))
-    with pytest.raises(RuntimeError, match="from_tensordict, got Sample"):
+    with pytest.raises(RuntimeError, match=r"Expected a TensorDictBase instance but got .*Sample"):
         Sample.from_tensordict(Sample(torch.zeros(1)))
-    with pytest.raises(ValueError, match="not fields of Sample"):
+    with pytest.raises(ValueError, match="class attributes of Sample"):
         Sample.from_dict({"typo": 1})
 
 
@@ -115,9 +119,11 @@ def test_flags_go_to_the_tensorclass_of_a_dataclass():
 def test_a_class_takes_dataclass_instances_of_its_fields():
     sample = Sample.from_dataclass(Point(torch.zeros(3), "here"), batch_size=[3])
     assert type(sample) is Sample and sample.label == "here"
-    with pytest.raises(ValueError, match="the keys 'label', 'x' are not fields of Linked"):
+    with pytest.raises(
+        ValueError, match=r"Keys from the tensordict \('label', 'x'\) must correspond to the class attributes of Linked"
+    ):
         Linked.from_dataclass(Point(torch.zeros(1)))
-    with pytest.raises(TypeError, match="is not a dataclass"):
+    with pytest.raises(TypeError, match="Expected a dataclass input"):
         from_dataclass(3)
     assert type(TensorDict.from_dataclass(Point(torch.zeros(1)), dest_cls=Sample)) is Sample
 

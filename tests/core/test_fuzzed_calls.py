@@ -242,5 +242,5 @@ def test_a_stack_of_values_has_elements():
 
 def test_one_value_for_all_positions_is_not_written_at_one():
     for error in (ValueError, RuntimeError):
-        with pytest.raises(error, match="one value for all positions"):
+        with pytest.raises(error, match="one value for all elements"):
             NonTensorData("a", batch_size=[2])[0] = NonTensorData("b")

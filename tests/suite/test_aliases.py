@@ -148,3 +148,42 @@ def test_the_lazy_mode_of_older_releases_warns_and_changes_nothing():
         block = tensordict.set_lazy_legacy(True)
     with block:
         assert not tensordict.lazy_legacy()
+
+
+def test_functions_by_version_are_chosen_again() -> None:
+    from tensordict.utils import implement_for
+
+    @implement_for("torch", None, "1.0")
+    def chosen() -> str:
+        return "old"
+
+    @implement_for("torch", "1.0")
+    def chosen() -> str:  # noqa: F811  # the decorator keeps both
+        return "new"
+
+    before = dict(implement_for._implementations)
+    name = implement_for.get_func_name(chosen)
+    assert chosen() == "new" and before[name].from_version == "1.0"
+    for setter in implement_for._setters:
+        if setter.func_name == name and setter.fn() == "old":
+            setter.module_set()
+    assert chosen() == "old"
+    implement_for.reset(before)
+    assert chosen() == "new"
+
+
+@pytest.mark.parametrize(
+    ("version", "first", "end", "fits"),
+    [
+        ("0.27.0", None, None, True),
+        ("0.27.0", "0.27.0", None, True),
+        ("0.27.0", "0.27.2", None, False),
+        ("0.27.0", None, "0.27.0", False),
+        ("0.27.0rc1", "0.27.0", None, True),
+        ("1.0.0", "0.9", "0.11", False),
+    ],
+)
+def test_versions_are_in_a_range(version: str, first: str | None, end: str | None, fits: bool) -> None:
+    from tensordict.utils import implement_for
+
+    assert implement_for.check_version(version, first, end) is fits

@@ -63,7 +63,7 @@ def test_one_shared_value_for_all_rows_is_not_split():
         lambda: td.__setitem__(slice(1, None, 2), TensorDict({"v": NonTensorData(1, batch_size=[2])}, [2])),
         lambda: td.update_(TensorDict({"v": NonTensorStack(1, 2, 3, 4)}, [4])),
     ):
-        with pytest.raises(RuntimeError, match="share this non-tensor value"):
+        with pytest.raises(RuntimeError, match="share one non-tensor value"):
             write()
     assert td["v"] == 0
     td.update_({"v": NonTensorData(5, batch_size=[4])})

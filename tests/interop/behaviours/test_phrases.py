@@ -70,6 +70,59 @@ def composite(lib: Any, **components: Any) -> Any:
     return lib.CompositeDistribution(params, distribution_map={"x": torch.distributions.Normal, **components})
 
 
+def sample_class(lib: Any) -> Any:
+    @lib.tensorclass
+    class Sample:
+        x: torch.Tensor
+        label: str = "a"
+
+    return Sample
+
+
+def sample(lib: Any) -> Any:
+    return sample_class(lib)(torch.zeros(3, 2), batch_size=[3])
+
+
+def set_device(lib: Any) -> Any:
+    sample(lib).device = "cpu"
+
+
+def set_unknown(lib: Any) -> Any:
+    sample(lib).typo = 1
+
+
+def set_data_of_locked(lib: Any) -> Any:
+    lib.NonTensorData("a").lock_().data = "b"
+
+
+def shared_rows(lib: Any) -> Any:
+    td = lib.TensorDict({"s": "x"}, [4]).share_memory_()
+    td[1::2] = lib.TensorDict({"s": "y"}, [2])
+
+
+def field(annotation: Any, name: str, **flags: Any) -> Row:
+    def call(lib: Any) -> Any:
+        return lib.tensorclass(**flags)(type("Made", (), {"__annotations__": {name: annotation}}))
+
+    return call
+
+
+def exclusive_brackets(lib: Any) -> Any:
+    return lib.TensorClass["autocast", "nocast"]
+
+
+def uncast(lib: Any) -> Any:
+    lib.tensorclass(autocast=True)(type("Made", (), {"__annotations__": {"x": torch.Tensor}}))(x="text")
+
+
+def with_default_first(lib: Any) -> Any:
+    lib.tensorclass(type("Made", (), {"__annotations__": {"x": int, "y": int}, "x": 1}))
+
+
+def other_class(lib: Any) -> Any:
+    torch.stack([sample(lib), sample(lib)])
+
+
 CALLS: list[tuple[str, Row]] = [
     ("Cannot modify locked TensorDict", lambda lib: td(lib).lock_().set("c", torch.zeros(3))),
     ("part of a locked graph", unlocked),
@@ -183,7 +236,7 @@ CALLS: list[tuple[str, Row]] = [
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(("phrase", "call"), CALLS, ids=[phrase for phrase, _ in CALLS])
+@pytest.mark.parametrize(("phrase", "call"), CALLS, ids=[f"{i} {phrase}" for i, (phrase, _) in enumerate(CALLS)])
 def test_messages_have_the_phrases_that_programs_match(phrase, call):
     with pytest.raises(Exception) as theirs:
         call(THEIRS)
@@ -191,3 +244,38 @@ def test_messages_have_the_phrases_that_programs_match(phrase, call):
     with pytest.raises(catchable(theirs.value)) as ours:
         call(OURS)
     assert phrase in str(ours.value)
+
+
+def existing_file(lib: Any, path: Any) -> Any:
+    for _ in range(2):
+        lib.MemoryMappedTensor.zeros(3, filename=path / "x.memmap")
+
+
+def mapped_elsewhere(lib: Any, path: Any) -> Any:
+    tensor = lib.MemoryMappedTensor.zeros(3, filename=path / "y.memmap")
+    lib.MemoryMappedTensor.from_tensor(tensor, filename=path / "z.memmap")
+
+
+def saved_elsewhere(lib: Any, path: Any) -> Any:
+    td(lib).memmap(path / "saved").memmap(path / "other")
+
+
+def existing_folder(lib: Any, path: Any) -> Any:
+    for _ in range(2):
+        td(lib).memmap(path / "folder", existsok=False)
+
+
+FILES = {
+    existing_file: "already exists",
+    existing_folder: "already exists",
+    mapped_elsewhere: "A filename was provided but the tensor already has a file associated",
+    saved_elsewhere: "A filename was provided but the tensor already has a file associated",
+}
+
+
+@pytest.mark.parametrize("call", FILES, ids=lambda call: call.__name__)
+def test_messages_about_files_have_the_phrases_that_programs_match(call, tmp_path):
+    for name, library in (("theirs", THEIRS), ("ours", OURS)):
+        (tmp_path / name).mkdir()
+        with pytest.raises(RuntimeError, match=FILES[call]):
+            call(library, tmp_path / name)

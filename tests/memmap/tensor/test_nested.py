@@ -63,7 +63,7 @@ def test_files_are_created_and_replaced_as_those_of_other_tensors():
     assert MemoryMappedTensor.from_tensor(made) is made
     with pytest.raises(RuntimeError, match="existsok=False"):
         MemoryMappedTensor.from_tensor(nested(), filename="x.memmap")
-    with pytest.raises(RuntimeError, match="copy_existing=False"):
+    with pytest.raises(RuntimeError, match="copy_existing=True"):
         MemoryMappedTensor.from_tensor(made, filename="y.memmap")
     assert same(MemoryMappedTensor.from_tensor(made, filename="y.memmap", copy_existing=True), made)
     zeros = MemoryMappedTensor.from_tensor(nested(), copy_data=False)

@@ -73,7 +73,7 @@ def test_shapes_are_given_as_numbers_or_sequences():
     ):
         assert made.shape == (2, 3) and made.dtype == torch.float32 and not made.any()
     assert MemoryMappedTensor.ones(2, dtype=torch.bfloat16).tolist() == [1, 1]
-    assert MemoryMappedTensor.full((2,), 3).dtype == torch.int64
+    assert MemoryMappedTensor.full((2,), 3).dtype == torch.float32
     assert MemoryMappedTensor.full(2, 1, fill_value=2.5).tolist() == [[2.5], [2.5]]
     with pytest.raises(TypeError, match="shape"):
         MemoryMappedTensor.empty()

@@ -186,6 +186,8 @@ def _describe(cls: type[TensorClass], declaration: Declaration, flags: Flags) ->
         TypeError: A class for tensors only has a field of another type.
     """
     cls._flags = flags
+    for name in BRACKET_FLAGS:
+        setattr(cls, f"_{name}", getattr(flags, name))  # published programs read single flags
     cls._declaration = declaration
     cls._types = _annotations(cls, declaration, flags)
     cls._rules = {name: rule_for(flags, cls._types[name]) for name in declaration.names}

@@ -157,7 +157,8 @@ def write_init(
     init.__annotations__ = {f.name: f.type for f in declaration.arguments if f.init} | {"return": None}
     given = scope.get("_given", {})
     signature = inspect.signature(init)
-    accepted = [parameter for parameter in signature.parameters.values() if parameter.name != _UNKNOWN]
+    hidden = {_UNKNOWN, "lock"} - names  # programs read the signature: the fields, batch size, device and names
+    accepted = [parameter for parameter in signature.parameters.values() if parameter.name not in hidden]
     shown = [parameter.replace(default=given.get(parameter.name, parameter.default)) for parameter in accepted]
     vars(init)["__signature__"] = signature.replace(parameters=shown)
     return init
@@ -211,8 +212,8 @@ def _check_order(declaration: Declaration) -> None:
             seen = field.name
         elif seen is not None:
             raise TypeError(
-                f"the field {field.name!r} has no default and follows {seen!r}, which has one; move "
-                "it to the front, or make it kw_only"
+                f"non-default argument {field.name!r} follows default argument {seen!r}; move it to the front, or make "
+                "it kw_only"
             )
 
 

@@ -147,8 +147,7 @@ def convert_dataclass(
     """
     if not dataclasses.is_dataclass(obj):
         raise TypeError(
-            f"{type(obj).__name__} is not a dataclass or an instance of one, which from_dataclass takes; decorate its "
-            "class with @dataclass"
+            f"Expected a dataclass input, got a {type(obj)} input instead; decorate its class with @dataclass"
         )
     given = frozenset(name for name, value in flags.items() if value)
     if isinstance(obj, type):

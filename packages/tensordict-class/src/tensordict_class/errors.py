@@ -51,17 +51,19 @@ def _shown(names: Iterable[str]) -> str:
 
 def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], *, is_set: bool = False) -> UnknownFieldError:
     """Make the error for a name that is neither a field nor another attribute."""
-    what = f"Cannot set the attribute {name!r}: {cls.__name__} has no such" if is_set else f"{cls.__name__} has no"
+    rule = f"{cls.__name__!r} object has no attribute or field {name!r}"
+    if is_set:
+        rule = f"Cannot set the attribute {name!r}: {cls.__name__} has no such field"
     return UnknownFieldError(
-        f"{what} attribute or field {name!r}; its fields are {_shown(fields)}: declare it as one of them in the class",
-        name=name,
+        f"{rule}; its fields are {_shown(fields)}: declare it as one of them in the class", name=name
     )
 
 
 def no_fields() -> NotImplementedError:
     """Make the error for a call of `TensorClass` itself."""
     return NotImplementedError(
-        "TensorClass has no fields and no instances; define a subclass with annotated fields, and call that"
+        "TensorClass is an abstract base class and cannot be instantiated directly; define a subclass with annotated "
+        "fields, and call that"
     )
 
 
@@ -84,29 +86,33 @@ def frozen_field(name: str) -> FrozenInstanceError:
 def reserved_name(cls: type[Any], name: str, base: str = "TensorClass") -> AttributeError:
     """Make the error for a field with the name of a member that every tensorclass has."""
     return AttributeError(
-        f"the field {name!r} of {cls.__name__} hides the member of that name of every {base}; rename the field, or "
-        "pass shadow=True to hide the member",
+        f"Attribute name {name} can't be used with @tensorclass or {base}: the field of {cls.__name__} hides the "
+        "member of that name; rename the field, or pass shadow=True to hide the member",
         name=name,
     )
 
 
 def exclusive(first: str, second: str) -> TypeError:
     """Make the error for two flags that exclude each other."""
-    return TypeError(f"the flags {first} and {second} are exclusive; keep one of them")
+    rule = "tensor_only and autocast or nocast are exclusive features"
+    if "tensor_only" not in (first, second):
+        rule = f"{first} is exclusive with {second}"
+    return TypeError(f"{rule}, and {first} and {second} are set; keep one of them")
 
 
 def unknown_flag(flag: Any, flags: Iterable[str], base: str) -> UnknownFlagError:
     """Make the error for an unknown flag in brackets."""
     return UnknownFlagError(
-        f"{flag!r} is not a flag: {base}[...] takes the flags {_shown(flags)}; derive a generic class from Generic too"
+        f"{flag!r} is not a flag: {base} is not a generic class, so {base}[...] only accepts the flags "
+        f"{_shown(flags)}; derive a generic class from Generic too"
     )
 
 
 def not_tensor_type(cls: type[Any], name: str, annotation: Any) -> TypeError:
     """Make the error for a field of a tensor-only class that is annotated with another type."""
     return TypeError(
-        f"{cls.__name__}.{name} is annotated with {annotation!r}, and a tensor_only class has fields of tensor types "
-        "only; annotate it as a Tensor or a tensordict, or drop tensor_only"
+        f"tensor_only requires types to be Tensor, Tensor-subtypes or None, and {cls.__name__}.{name} is annotated "
+        f"with {annotation!r}; annotate it as a Tensor or a tensordict, or drop tensor_only"
     )
 
 
@@ -114,8 +120,8 @@ def cannot_cast(name: str, value: Any, annotation: Any, error: Exception | None 
     """Make the error for a value that cannot be cast to the annotated type."""
     why = f" ({error})" if error is not None and str(error) else ""
     return CannotCastError(
-        f"Failed to cast: the field {name!r} takes {annotation!r} and cannot cast a "
-        f"{type(value).__name__} to it{why}; convert the value first"
+        f"Failed to cast the value {name} to the type annotation {annotation!r}: a {type(value).__name__} cannot be "
+        f"cast{why}; convert it first"
     )
 
 
@@ -127,11 +133,11 @@ def list_length(name: str, batch_size: Iterable[int]) -> ListLengthError:
     )
 
 
-def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> ValueError:
+def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> UnknownFieldError:
     """Make the error for entries that are not fields."""
-    return ValueError(
-        f"Keys from the tensordict must be fields: the keys {_shown(sorted(keys))} are not fields of {cls.__name__}, "
-        f"whose fields are {_shown(fields)}; exclude or rename them first"
+    return UnknownFieldError(
+        f"Keys from the tensordict ({_shown(sorted(keys))}) must correspond to the class attributes of {cls.__name__} "
+        f"({_shown(fields)}); exclude or rename the others first"
     )
 
 
@@ -154,8 +160,8 @@ def lacks_fields(cls: type[Any], other: type[Any], missing: Iterable[str]) -> Va
 def other_class(what: str, cls: type[Any], other: type[Any]) -> TypeError:
     """Make the error for instances of different classes that are combined."""
     return TypeError(
-        f"{cls.__name__} and {other.__name__} cannot be combined by {what}, which takes instances of one class; "
-        "convert them with to_tensordict() first"
+        f"Multiple dispatch failed for 'torch.{what}', which takes instances of one class, and not of {cls.__name__} "
+        f"and {other.__name__}; convert them with to_tensordict() first"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 
 from tensordict_class import errors
-from tensordict_core import NestedKey, TensorDictBase
+from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDictBase
 from tensordict_core.extension import (
     How,
     Index,
@@ -201,6 +201,8 @@ class Forwarding(TensorCollection):
 
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
+        if any(isinstance(item, Forwarding) and type(item) is not cls for item in items):
+            return LazyStackedTensorDict(*items, stack_dim=dim)  # instances of several classes keep their class
         inner = cls._unwrapped(items, "lazy_stack")
         return cls._wrap(common_container(inner)._lazy(inner, dim))
 

@@ -30,6 +30,8 @@ class Instance(Forwarding):
 
     __slots__ = ()
 
+    _noun = "tensorclass"
+
     # another name than the reference's, whose replacements of torch functions would otherwise handle this class
     _is_tensorclass_instance = True
 
@@ -82,7 +84,7 @@ class Instance(Forwarding):
     if not TYPE_CHECKING:  # for type checkers, these would allow every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Read a member of the wrapped lazy stack, or raise Python's own error.
+            """Read a member of the wrapped lazy stack, or raise an error.
 
             Programs read this method from the class, to call it from their own.
             """
@@ -90,6 +92,8 @@ class Instance(Forwarding):
                 raise AttributeError(name)
             if name in STACK_MEMBERS and self._tensordict._is_lazy_stack:
                 return stack_member(self, name)
+            if not hasattr(type(self), name):
+                raise errors.unknown_attribute(type(self), name, self._rules)
             return object.__getattribute__(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -161,7 +165,7 @@ class Instance(Forwarding):
         """
         if type(key) is str:
             if key not in self._rules:
-                raise errors.unknown_attribute(type(self), key, self._rules)
+                raise errors.unknown_attribute(type(self), key, self._rules, is_set=True)
             if value is None:
                 self._unset(key)
             else:
@@ -181,7 +185,7 @@ class Instance(Forwarding):
 
     def _plan_set(self, key: str, item: Any, plan: Any, prefix: tuple[str, ...]) -> Any:
         if key not in self._rules:
-            raise errors.unknown_attribute(type(self), key, self._rules)
+            raise errors.foreign_keys(type(self), [key], self._rules)
         td = self._tensordict
         if item is not None:
             return td._plan_set(key, self._rules[key](item, td._meta), plan, prefix)
@@ -291,8 +295,7 @@ class Instance(Forwarding):
         if safe:
             if not isinstance(tensordict, TensorDictBase):
                 raise RuntimeError(
-                    f"Expected a TensorDictBase instance in {cls.__name__}.from_tensordict, got "
-                    f"{type(tensordict).__name__}; "
+                    f"Expected a TensorDictBase instance but got {type(tensordict)} in {cls.__name__}.from_tensordict; "
                     "use from_dict for a dictionary and to_tensordict() on another tensorclass"
                 )
             foreign = {key for key in (*tensordict._keys(), *extra) if key not in cls._rules}

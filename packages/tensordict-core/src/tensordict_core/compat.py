@@ -20,13 +20,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
-from torch.torch_version import TorchVersion
 
 from tensordict_core.base import errors, ragged
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
 from tensordict_core.containers.collection import TensorCollection
+from tensordict_core.ops.compat.versions import implement_for
 
 __all__ = [
     "ENTRY_TYPES",
@@ -248,72 +248,6 @@ class timeit:
     def erase(cls) -> None:
         """Forget all times."""
         cls._REG.clear()
-
-
-class implement_for:
-    """Decorator that selects one of several functions of the same name by the installed version of a module.
-
-    Args:
-        module_name: The module, or a function that imports and returns it.
-        from_version: The first version for which the function is used; by default any.
-        to_version: The first version for which it is not used any more; by default none.
-
-    Raises:
-        ModuleNotFoundError: A function is called, and there is none for the installed version.
-
-    >>> @implement_for("torch", None, "2.0")
-    ... def backend(): return "old"
-    >>> @implement_for("torch", "2.0")
-    ... def backend(): return "new"
-    >>> backend()
-    'new'
-    """
-
-    _chosen: ClassVar[dict[str, Callable[..., Any]]] = {}
-
-    def __init__(
-        self,
-        module_name: str | Callable[[], ModuleType],
-        from_version: str | None = None,
-        to_version: str | None = None,
-        *,
-        class_method: bool = False,
-        compilable: bool = False,
-    ) -> None:
-        self.module_name = module_name
-        self.from_version = from_version
-        self.to_version = to_version
-        self.class_method = class_method
-        self.compilable = compilable
-
-    def fits(self) -> bool:
-        """Return whether the installed version is in the range; ``False`` where the module is not installed."""
-        name = self.module_name
-        try:
-            module = importlib.import_module(name) if isinstance(name, str) else name()
-        except ImportError:
-            return False
-        found = TorchVersion(module.__version__)
-        return (self.from_version is None or found >= self.from_version) and (
-            self.to_version is None or found < self.to_version
-        )
-
-    def __call__(self, function: Callable[..., Any]) -> Any:
-        """Register a function and return the one that calls the function that was chosen."""
-        name = f"{function.__module__}.{function.__qualname__}"
-        if self.fits():
-            self._chosen[name] = function
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            chosen = self._chosen.get(name)
-            if chosen is None:
-                raise ModuleNotFoundError(
-                    f"no implementation of {name} is for the installed version of {self.module_name}; install another"
-                )
-            return chosen(*args, **kwargs)
-
-        return classmethod(call) if self.class_method else call
 
 
 _json: list[str] = ["json"]

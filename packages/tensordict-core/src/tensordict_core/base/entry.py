@@ -130,8 +130,6 @@ def non_tensor_entry(meta: Meta, value: Any) -> Any:
     if isinstance(value, list) and value and options.list_to_stack:
         size = meta.batch_size or None
         made = containers.non_tensor_stack.from_list(value, batch_size=size, device=meta.device)
-    elif isinstance(value, np.ndarray) and value.shape[: len(meta.batch_size)] == meta.batch_size:
-        made = containers.non_tensor_stack.from_list(value.tolist(), batch_size=meta.batch_size, device=meta.device)
     else:
         made = containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device)
     if meta.names is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
@@ -37,6 +37,9 @@ class Node:
     if not TYPE_CHECKING:
         # hidden from type checkers, which would report attributes that the slots of containers define
         __slots__ = ()
+
+    _noun = "tensordict"
+    """What error messages call an instance."""
 
     _is_non_tensor = False
     """Whether instances are non-tensor data."""
@@ -167,10 +170,13 @@ class Node:
         ...
         TypeError: the container Node lacks _cat, _clone, _del, ...
         """
+        if any(base in _complete for base in cls.__mro__[1:]):
+            return  # abstract methods of its own are the business of its subclasses
         names = frozenset().union(*map(_abstract_names, cls.__mro__))
         missing = sorted(name for name in names if _is_abstract(getattr(cls, name)))
         if missing:
             raise errors.incomplete_container(cls, missing)
+        _complete.add(cls)
 
     # entries ---------------------------------------------------------------------------------------------------------
 
@@ -459,6 +465,8 @@ class Node:
 
 
 _abstract: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+_complete: WeakSet[type] = WeakSet()
+"""The container classes that implement all abstract methods of `Node`; their subclasses inherit them."""
 
 
 def _abstract_names(cls: type) -> frozenset[str]:

@@ -20,6 +20,7 @@ class OpaqueNode(TensorCollection, abstract=True):
     __slots__ = ()
 
     _is_opaque = True
+    _noun = "tensorclass"
 
     def _keys(self) -> Iterable[str]:
         return ()

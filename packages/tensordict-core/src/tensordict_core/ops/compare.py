@@ -27,8 +27,11 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
     """Return an operator that compares leaf by leaf; non-tensor entries are compared by value."""
 
     def method(self: Any, other: Any) -> Any:
-        if isinstance(other, Node) and (pairs := self._pairs(other)) is not None:
-            return self._rebuild(map(function, *pairs), broadcast_how(self, other, UNLOCKED))
+        if isinstance(other, Node):
+            if other._noun == "tensorclass" != self._noun and not other._is_opaque:
+                return NotImplemented  # Python asks the tensorclass, and the result is one
+            if (pairs := self._pairs(other)) is not None:
+                return self._rebuild(map(function, *pairs), broadcast_how(self, other, UNLOCKED))
         if other is None or isinstance(other, str):
             return NotImplemented
         if isinstance(other, Node) and name in ("__eq__", "__ne__"):
@@ -201,7 +204,7 @@ class Comparison(Node):
         Raises:
             RuntimeError: Always; use ``len``, ``is_empty`` or ``(a == b).all()``.
         """
-        raise errors.ambiguous_bool()
+        raise errors.ambiguous_bool(self._noun)
 
 
 record(OpSpec("all", "reduce", torch.all, torch_functions=(torch.all,)))

@@ -142,8 +142,8 @@ class Properties(Node):
     @device.setter
     def device(self, value: Any) -> None:
         raise RuntimeError(
-            f"the device cannot be set to {value}; use td.to({str(value)!r}) for a moved copy or clear_device_() to "
-            "unset it"
+            f"device cannot be set using {self._noun}.device = device; use {self._noun}.to({str(value)!r}) for a moved "
+            "copy or clear_device_() to unset it"
         )
 
     def clear_device_(self) -> Self:

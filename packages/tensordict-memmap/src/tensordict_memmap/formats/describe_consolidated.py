@@ -87,7 +87,7 @@ def stored_tensors(leaf: Leaf) -> list[torch.Tensor]:
         check_source(leaf)
         return [source]
     if leaf.layout != "jagged":
-        raise TypeError(
+        raise nontensor.NoPlace(
             f"key {show(leaf.key)} is a nested tensor of the strided layout, and a consolidated tensordict holds "
             "strided and jagged tensors; make it with layout=torch.jagged"
         )
@@ -203,9 +203,9 @@ class _Describer:
         try:
             plain, exact = nontensor.to_forms(value)
         except nontensor.NoJsonForm as reason:
-            raise TypeError(
-                f"the value of key {show(node.key)} has no JSON form ({reason}), and values in a consolidated file "
-                "need one; save to a folder"
+            raise nontensor.NoJsonForm(
+                f"Failed to convert the metadata to json: the value of key {show(node.key)} has no JSON form "
+                f"({reason}), and values in a consolidated file need one; save to a folder"
             ) from None
         form = plain if exact is None or exact is True else exact
         self.finite &= nontensor.is_finite(form)

@@ -212,8 +212,8 @@ def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
     place = annotation(td, "saved_path")
     if place is None:
         raise RuntimeError(
-            "the tensordict is not mapped onto a folder, so it cannot be refreshed; load it with load_memmap or save "
-            "it with memmap(path)"
+            "Cannot refresh a TensorDict that is not memory mapped or has no path associated; load it with "
+            "load_memmap, or save it with memmap(path)"
         )
     mode = annotation(td, "mode")
     keys = annotation(td, "keys")

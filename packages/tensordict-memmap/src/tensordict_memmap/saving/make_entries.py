@@ -121,23 +121,28 @@ def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tu
 
 
 def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> torch.Tensor:
+    if td._is_lazy_stack:
+        raise RuntimeError(
+            f"Cannot call `make_memmap` on a {type(td).__name__}, whose elements have a folder each; call it on the "
+            "elements, or on a dense tensordict"
+        )
     node, rest, path = _node(td, key)
     place: Path | None = annotation(node, "saved_path")
     if place is None and not is_memmap(td):
         raise RuntimeError(
-            f"the tensordict of key {show(path)} is not mapped, and a mapped entry needs a mapped tensordict; call "
-            "memmap_() first"
+            "Can only make a memmap tensor within a memory-mapped tensordict, and that of key "
+            f"{show(path)} is not; call memmap_() first"
         )
     if rest[0] in node._keys():
         raise RuntimeError(
-            f"key {show(path)} exists, and a new entry needs a new key; delete it first or write into it"
+            f"The key {show(path)} already exists within the target tensordict; delete it first or write into it"
         )
     size = node.batch_size
     shape = (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)  # strided nested tensors have no shape
     if shape[: len(size)] != tuple(size):
         raise RuntimeError(
-            f"the shape {list(shape)} of key {show(path)} does not start with the batch size {list(size)}; "
-            "pass a shape that does"
+            f"batch dimension mismatch: the shape {list(shape)} of key {show(path)} does not start with the batch size "
+            f"{list(size)}; pass a shape that does"
         )
     # a mapped tensordict is locked, and new nodes are added to it
     with td.unlock_() if len(rest) > 1 else contextlib.nullcontext():

@@ -118,8 +118,8 @@ def refuse_mapped(leaf: Leaf, target: str) -> None:
     mapped = leaf.source.handler.filename if isinstance(leaf.source, MemoryMappedTensor) else None
     if mapped is not None:
         raise RuntimeError(
-            f"key {show(leaf.key)} is mapped onto {mapped}, and copy_existing=False does not copy mapped entries; pass "
-            f"copy_existing=True to copy it to {target}"
+            f"A filename was provided but the tensor already has a file associated: key {show(leaf.key)} is mapped "
+            f"onto {mapped}; pass copy_existing=True to copy it to {target}"
         )
 
 

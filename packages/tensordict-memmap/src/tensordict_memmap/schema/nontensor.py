@@ -50,10 +50,10 @@ TAG = "$"
 
 
 class NoPlace(NotImplementedError, TypeError):
-    """Raised for an entry that a format has no place for, an unbatched tensor outside of safetensors files."""
+    """Raised for an entry that a format has no place for, such as an unbatched tensor outside of safetensors files."""
 
 
-class NoJsonForm(TypeError):
+class NoJsonForm(TypeError, RuntimeError):
     """The error for a value that has no JSON form."""
 
 

@@ -159,7 +159,7 @@ def put_in_place(staged: str, path: str, *, existsok: bool = True) -> None:
 
 def file_exists(path: str) -> RuntimeError:
     """Return the error of a save with ``existsok=False`` to a file that exists."""
-    return RuntimeError(f"{path} exists, and existsok=False does not replace files; choose another name")
+    return RuntimeError(f"The file {path} already exists, and existsok=False replaces none; choose another name")
 
 
 def refuse_special(path: str) -> None:

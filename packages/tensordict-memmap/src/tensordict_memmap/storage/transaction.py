@@ -268,8 +268,8 @@ def check_new(target: str) -> None:
     names = os.listdir(target) if os.path.isdir(target) else []
     if len(staged_names(names)) < len(names):
         raise RuntimeError(
-            f"{target} is not empty, and existsok=False requires a new or empty folder; choose another folder or pass "
-            "existsok=True"
+            f"{target} already exists and is not empty, and existsok=False requires a new or empty folder; choose "
+            "another folder or pass existsok=True"
         )
 
 

@@ -98,7 +98,7 @@ class Filled:
             *size: The shape, as integers or as one sequence; the value may follow it, as in ``torch.full``.
             fill_value: The value.
             shape: The shape, instead of ``size``.
-            dtype: The dtype; that of the value if None.
+            dtype: The dtype; torch's default if None.
             device: Must be the CPU or None.
             filename: The file to create; None uses shared memory.
             existsok: Whether an existing file may be replaced.
@@ -113,7 +113,7 @@ class Filled:
                 raise TypeError("full() is missing the value to fill with; pass fill_value")
             *size_list, fill_value = size
             size = tuple(size_list)
-        value = torch.full((), fill_value, dtype=dtype, device="cpu")
+        value = torch.full((), fill_value, dtype=dtype or torch.get_default_dtype(), device="cpu")
         target = _size(size, shape)
         filled = value.expand(target if isinstance(target, torch.Size) else (count_of(target),))
         return cls._make(target, value.dtype, filename, existsok, filled)
@@ -197,7 +197,9 @@ def check_device(device: torch.device | str | None) -> None:
         RuntimeError: The device is not the CPU.
     """
     if device is not None and torch.device(device).type != "cpu":
-        raise RuntimeError(f"device {device} cannot map files, only the CPU can; call .to(device) on the mapped tensor")
+        raise RuntimeError(
+            f"Only CPU tensors are supported, got device {device}; call .to(device) on the mapped tensor"
+        )
 
 
 def _size(size: tuple[Any, ...], shape: Sequence[int] | torch.Tensor | None) -> torch.Size | torch.Tensor:
@@ -208,5 +210,5 @@ def _size(size: tuple[Any, ...], shape: Sequence[int] | torch.Tensor | None) -> 
     if shape is not None:
         return torch.Size(shape)
     if not size:
-        raise TypeError("the shape of the new tensor is missing; pass integers, or one sequence of them")
+        raise TypeError("Could not find the shape argument in the arguments; pass integers, or one sequence of them")
     return torch.Size(size[0]) if len(size) == 1 and not isinstance(size[0], int) else torch.Size(size)

@@ -61,7 +61,7 @@ class MemoryMappedTensor(Filled, Views):
     # As in torch.nn.Parameter: operations have no Python overhead and return plain tensors.
     def __new__(
         cls,
-        source: Any = None,
+        source: Any = ...,
         *,
         dtype: torch.dtype | None = None,
         shape: Sequence[int] | None = None,
@@ -76,6 +76,8 @@ class MemoryMappedTensor(Filled, Views):
             if dtype is None or shape is None:
                 raise TypeError("handler has neither dtype nor shape; pass both")
             return cls.from_handler(handler, dtype, shape, index)
+        if source is ...:
+            raise TypeError("missing 1 required positional argument: 'source'; pass a tensor, or handler=")
         tensor = source if isinstance(source, torch.Tensor) else torch.as_tensor(source, device="cpu")
         if dtype is not None:
             tensor = tensor.to(dtype)
@@ -121,7 +123,8 @@ class MemoryMappedTensor(Filled, Views):
         """
         if not isinstance(input, torch.Tensor):
             raise TypeError(
-                f"{type(input).__name__} is not a torch.Tensor, which from_tensor requires; call torch.as_tensor first"
+                f"MemoryMappedTensor.from_tensor takes a torch.Tensor, got {type(input).__name__}: Convert input to "
+                "torch.Tensor before, with torch.as_tensor"
             )
         if isinstance(input, cls) and shape is None:
             mapped = input._mapping.filename
@@ -130,11 +133,14 @@ class MemoryMappedTensor(Filled, Views):
                 return input
             if mapped is not None and not copy_existing:
                 raise RuntimeError(
-                    f"the tensor is mapped onto {mapped}, and copy_existing=False does not copy it; pass "
+                    f"A filename was provided but the tensor already has a file associated ({mapped}); pass "
                     f"copy_existing=True to copy it to {os.fspath(filename)}"
                 )
         if input.requires_grad:
-            raise RuntimeError("the tensor requires gradients, which a file cannot hold; pass x.detach()")
+            raise RuntimeError(
+                "MemoryMappedTensor.from_tensor is incompatible with tensor.requires_grad, because a file holds no "
+                "gradients; pass x.detach()"
+            )
         if input.is_nested and shape is not None:
             raise ValueError("a nested tensor does not broadcast, and shape= was passed; leave it out")
         source = input if shape is None else input.expand(tuple(shape))
@@ -161,7 +167,7 @@ class MemoryMappedTensor(Filled, Views):
         path = os.path.abspath(filename)
         if not existsok and os.path.exists(path):
             raise RuntimeError(
-                f"{path} exists, and existsok=False creates a new file; pass existsok=True to replace it"
+                f"The file {path} already exists, and existsok=False creates a new one; existsok=True replaces it"
             )
         if nbytes == 0:  # files of the tree format are never empty
             refuse_special(path)
@@ -332,7 +338,9 @@ class MemoryMappedTensor(Filled, Views):
         True
         """
         if self._mapping.filename is None:
-            raise RuntimeError("the tensor is in shared memory and has no file; pass filename when creating it")
+            raise RuntimeError(
+                "The MemoryMappedTensor has no file associated, as it is in shared memory; pass filename to make one"
+            )
         return self._mapping.filename
 
     @property
@@ -352,6 +360,10 @@ class MemoryMappedTensor(Filled, Views):
         12
         """
         return self._mapping
+
+    # published programs read these: the mapping of shared memory, and the path or None
+    _handler = property(lambda self: self._mapping if self._mapping.filename is None else None)
+    _filename = property(lambda self: self._mapping.filename)
 
     @property
     def index(self) -> Any:

@@ -86,7 +86,7 @@ def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) ->
 def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """Report that a new batch size does not fit an entry."""
     return RuntimeError(
-        f"key {key!r} has shape {torch.Size(shape)} which is incompatible with the batch-size "
+        f"the Tensor {key} has shape {torch.Size(shape)} which is incompatible with the batch-size "
         f"{torch.Size(batch_size)}; every entry must start with it"
     )
 
@@ -99,12 +99,19 @@ def locked(action: str) -> RuntimeError:
     )
 
 
+def mapped_and_shared(method: str, now: str) -> RuntimeError:
+    """Report that a tensordict in mapped files would move to shared memory, or the reverse."""
+    return RuntimeError(
+        f"memmap and shared memory are mutually exclusive features: {method}() would move tensors that are {now}, and "
+        "which other processes may have open; call clone() first"
+    )
+
+
 def not_in_memory(method: str, td: Any) -> RuntimeError:
     """Report that entries that a file or a server keeps cannot move to other memory in place."""
-    return RuntimeError(
-        f"{method}() changes where entries are, and those of {type(td).__name__} stay in their file, on their "
-        "server or in the tensordict that it is a view of; call to_tensordict() first, or memmap() for a copy in "
-        "mapped files"
+    return NotImplementedError(
+        f"Cannot call {method} on a {type(td).__name__}, whose entries stay in their file, on their server or in the "
+        "tensordict that it is a view of; call to_tensordict() first, or memmap() for a copy in mapped files"
     )
 
 
@@ -165,10 +172,17 @@ def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
     )
 
 
-def ambiguous_bool() -> RuntimeError:
+def no_dataclass(value: Any) -> TypeError:
+    """Report that the argument of ``from_dataclass`` is something else."""
+    return TypeError(
+        f"Expected a dataclass input, got a {type(value)} input instead; use from_any for other structures"
+    )
+
+
+def ambiguous_bool(noun: str) -> RuntimeError:
     """Report that the truth value of a tensordict is undefined."""
     return RuntimeError(
-        "Converting a tensordict to boolean value is not permitted, as it has no truth value; use len(td.keys()) for "
+        f"Converting a {noun} to boolean value is not permitted, as it has no truth value; use len(td.keys()) for "
         "its keys, td.is_empty() for its leaves, or (a == b).all() to compare"
     )
 

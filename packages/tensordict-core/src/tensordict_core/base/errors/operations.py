@@ -31,7 +31,7 @@ def no_batch_dim(what: str) -> DimensionError:
 def holds_itself(key: Any) -> ValueError:
     """Report that a tensordict is stored in itself or in a nested tensordict."""
     return ValueError(
-        f"a tensordict cannot contain itself, and the value for key {key!r} does; store a copy, td.clone(False)"
+        f"Cannot set a tensordict inside itself: the value for key {key!r} contains it; store a copy, td.clone(False)"
     )
 
 
@@ -55,9 +55,9 @@ def keys_as_index(keys: Sequence[str]) -> TypeError:
 def bad_indexed_value(value: Any) -> TypeError:
     """Report that the value of an indexed write has a type that no leaf takes."""
     text = " ".join(repr(value).split())
-    return TypeError(
-        f"{text} of type {type(value).__name__} cannot be written at an index, which takes a tensordict, a "
-        "dictionary, a tensor or a number; name the entry with td[index] = {key: value}, or wrap a list with "
+    return SourceError(
+        f"{text} of type {type(value).__name__} cannot be written at an index: __setitem__ only supports tensordicts, "
+        "dictionaries, tensors and numbers; name the entry with td[index] = {key: value}, or wrap a list with "
         "torch.tensor"
     )
 
@@ -136,8 +136,7 @@ def no_value_operand(name: str, operand: Any) -> TypeError:
 def several_values(values: Sequence[Any]) -> AttributeError:
     """Report that the one value of non-tensor data is read, and there are several or none."""
     return AttributeError(
-        f"data is the value that all positions of a NonTensorStack share, and it has {len(values)} that are not "
-        "unique; read them with tolist()",
+        f"Cannot get the non-unique data of a NonTensorStack, which has {len(values)} values; read them with tolist()",
         name="data",
     )
 
@@ -159,8 +158,8 @@ def values_source(got: Sequence[int], expected: Sequence[int], *, one: bool) -> 
     """Report that the source of an update of non-tensor data has other positions."""
     if one:
         return SizeError(
-            f"NonTensorData has one value for all positions and cannot take the values of batch size {list(got)}; call "
-            "maybe_to_stack() first"
+            "Cannot update a NonTensorDataBase object with a NonTensorStack: NonTensorData has one value for all "
+            f"positions, and the source one for each of the batch size {list(got)}; call maybe_to_stack() first"
         )
     return SizeError(
         f"values of batch size {list(got)} cannot replace values of batch size {list(expected)}; pass "
@@ -168,11 +167,20 @@ def values_source(got: Sequence[int], expected: Sequence[int], *, one: bool) -> 
     )
 
 
+def part_of_value() -> SizeError:
+    """Report that one position of non-tensor data with one value for all positions is to be written."""
+    return SizeError(
+        "Cannot update a part of a NonTensorDataBase object with one value for all elements; call "
+        "maybe_to_stack() for one that holds a value for each, or write td[index] = other, which makes a "
+        "NonTensorStack of the entry"
+    )
+
+
 def no_value_source(source: Any) -> TypeError:
     """Report that the source of an update of non-tensor data is something else."""
     return NotAValueError(
-        f"a source of type {type(source).__name__} has no value; pass NonTensorData or a NonTensorStack, or assign "
-        "the value to .data"
+        f"the data type {type(source)} is not supported: the source of an update is NonTensorData or a NonTensorStack; "
+        "wrap the value in NonTensorData, or assign it to .data"
     )
 
 

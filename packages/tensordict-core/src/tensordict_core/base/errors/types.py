@@ -61,7 +61,7 @@ class NotAKeyError(TypeError, KeyError, RuntimeError):
     """A value is not a nested key."""
 
 
-class NotAValueError(TypeError, AttributeError, RuntimeError):
+class NotAValueError(TypeError, AttributeError, NotImplementedError):
     """The source of an update of non-tensor data is something else."""
 
 
@@ -90,7 +90,7 @@ class UnmatchedKeyError(KeyError, RuntimeError):
 
 
 class SourceError(TypeError, ValueError):
-    """A tensordict is to be created from something that has no entries."""
+    """A tensordict is to be created from, or written by, something that has no entries."""
 
 
 class StackError(RuntimeError):

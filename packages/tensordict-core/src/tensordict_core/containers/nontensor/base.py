@@ -30,7 +30,7 @@ from tensordict_core.containers.nontensor.positions import (
     product_positions,
     reshape_positions,
 )
-from tensordict_core.containers.nontensor.shared import SharesValues
+from tensordict_core.containers.nontensor.update import UpdatesValues
 from tensordict_core.ops.factories.owner import owns_methods
 
 __all__ = ["NonTensorDataBase", "ValueWriter", "expanded_dims", "known_size", "register_value_writer"]
@@ -70,7 +70,7 @@ def register_value_writer(writer: ValueWriter) -> None:
 
 
 @owns_methods
-class NonTensorDataBase(SharesValues, abstract=True):
+class NonTensorDataBase(UpdatesValues, abstract=True):
     """Base class of `NonTensorData` and `NonTensorStack`.
 
     >>> from tensordict_core import NonTensorDataBase
@@ -134,65 +134,6 @@ class NonTensorDataBase(SharesValues, abstract=True):
         """
         return self._entry_value() if key == "data" else default
 
-    def update(  # type: ignore[override]  # the source has a value and no entries
-        self,
-        input_dict_or_td: Any = None,
-        clone: bool = False,
-        inplace: bool = False,
-        *,
-        non_blocking: bool = False,
-        keys_to_update: Any = None,
-        is_leaf: Any = None,
-        update_batch_size: bool = False,
-        ignore_lock: bool = False,
-    ) -> Self:
-        """Replace the values by those of other non-tensor data; a single value is set at all positions.
-
-        Args:
-            input_dict_or_td: The non-tensor data.
-            clone: Has no effect, because values are never copied.
-            inplace: Whether locked data in a file are updated, too.
-            non_blocking: Has no effect.
-            keys_to_update: Has no effect.
-            is_leaf: Has no effect.
-            update_batch_size: Whether a stack gets the batch size of the source.
-            ignore_lock: Whether locked data are updated, too.
-
-        Raises:
-            RuntimeError: The data are locked.
-            ValueError: The source has several values and this object a single one, or their batch sizes differ.
-            TypeError: The source is not non-tensor data.
-
-        >>> from tensordict_core import NonTensorStack
-        >>> NonTensorStack("a", "b").update(NonTensorStack("c", "d")).tolist()
-        ['c', 'd']
-        """
-        if self._locked and not ignore_lock and not (inplace and self._annotations is not None):
-            raise errors.locked("update()")
-        if update_batch_size and self._holds_values and isinstance(input_dict_or_td, NonTensorDataBase):
-            self._set_meta(input_dict_or_td._meta)
-            self._set_flat(input_dict_or_td._flat_values())
-            return self
-        return self.update_(input_dict_or_td)
-
-    def update_(  # type: ignore[override]  # the source has a value and no entries
-        self,
-        input_dict_or_td: Any = None,
-        clone: bool = False,
-        *,
-        non_blocking: bool = False,
-        keys_to_update: Any = None,
-    ) -> Self:
-        """Replace the values in place, as ``update``; locked data allow it."""
-        source = input_dict_or_td
-        if not isinstance(source, NonTensorDataBase):
-            raise errors.no_value_source(source)
-        own, size = self._meta.batch_size, source._meta.batch_size
-        if not source._is_shared and (self._is_shared or own != size):
-            raise errors.values_source(size, own, one=self._is_shared)
-        NonTensorDataBase._take(self, None, "", source)
-        return self
-
     def _is_made_of(self, value: NonTensorDataBase) -> bool:
         """Return whether other data hold the very values of this data, so that there is nothing to write."""
         return False
@@ -205,6 +146,11 @@ class NonTensorDataBase(SharesValues, abstract=True):
             return non_tensor_entry(holder._meta, value)
 
     def _take(self, holder: Any, key: str, value: Any) -> None:
+        """Take a value for this entry of ``holder``, which may get another entry."""
+        self._become(value)
+
+    def _become(self, value: Any) -> None:
+        """Take the values of other data, or one plain value, in place."""
         if self._annotations is not None:
             new = self._clone(True)
             new._replace_value(value)
@@ -313,6 +259,10 @@ class NonTensorDataBase(SharesValues, abstract=True):
         return nested(list(self._flat_values()), self._meta.batch_size)
 
     def to_dict(self, **kwargs: Any) -> Any:
+        """Return the value, or the nested list of values, as in the dictionary of a tensordict."""
+        return self._plain_value()
+
+    def numpy(self) -> Any:
         """Return the value, or the nested list of values, as in the dictionary of a tensordict."""
         return self._plain_value()
 
@@ -427,7 +377,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
         own, size = self._meta.batch_size, values._meta.batch_size
         if own != size or (self._is_shared and not values._is_shared):
             raise errors.values_shape(size, own, one=self._is_shared)
-        NonTensorDataBase._take(self, None, "", values)
+        self._become(values)
 
     def is_empty(self) -> bool:
         """Return ``False``, because there is a value."""
@@ -440,7 +390,7 @@ class NonTensorDataBase(SharesValues, abstract=True):
 
     @data.setter
     def data(self, value: Any) -> None:
-        NonTensorDataBase._take(self, None, "", value)
+        self._assign_data(value)
 
 
 def _held_once(values: list[Any]) -> list[Any]:

@@ -53,7 +53,7 @@ class NonTensorData(NonTensorDataBase):
 
     def __init__(
         self,
-        data: Any = None,
+        data: Any,
         _metadata: Any = None,
         _is_non_tensor: bool = True,
         *,
@@ -120,8 +120,9 @@ class NonTensorData(NonTensorDataBase):
         """Refuse a value for each position where processes share the one for all: the others would not see it."""
         if self.is_shared():
             raise RuntimeError(
-                "processes share this non-tensor value for all positions, and would not see that one of them gets its "
-                "own; store a NonTensorStack before share_memory_(), or write the value of all positions"
+                "You're attempting to update a leaf in-place with a shared tensordict: the processes share one "
+                "non-tensor value for all positions, and would not see that one of them gets its own; store a "
+                "NonTensorStack before share_memory_(), or write the value of all positions"
             )
 
     def _is_made_of(self, value: NonTensorDataBase) -> bool:
@@ -138,10 +139,7 @@ class NonTensorData(NonTensorDataBase):
         return self._at_positions(None, how.meta(self._meta))
 
     def _index_put(self, index: Index, value: Any) -> None:
-        raise errors.SizeError(
-            "NonTensorData has one value for all positions, so one of them cannot be written alone; "
-            "set the entry of the tensordict that holds it (td[index] = other), which makes a NonTensorStack of it"
-        )
+        raise errors.part_of_value()
 
     def _put_node(self, index: Index, source: Any) -> Any:
         if isinstance(source, NonTensorData) and same(source._value, self._value):
@@ -382,7 +380,7 @@ class NonTensorStack(NonTensorDataBase):
 
     @data.setter
     def data(self, value: Any) -> None:
-        NonTensorDataBase._take(self, None, "", value)
+        self._assign_data(value)
 
     def _set_flat(self, flat: list[Any]) -> None:
         self._flat[:] = flat

@@ -137,6 +137,8 @@ class MemmapStubs(Node):
         """
         if Node._copies_exist and self._copies_below():
             raise errors.not_in_memory("memmap_", self)
+        if self._locked and self.is_shared() and all(leaf.device.type == "cpu" for leaf in self._leaves()):
+            raise errors.mapped_and_shared("memmap_", "in shared memory")
         return satellite(_NAME, "TensorDict.memmap_").memmap_(
             self, prefix, copy_existing=copy_existing, return_early=return_early, **options
         )

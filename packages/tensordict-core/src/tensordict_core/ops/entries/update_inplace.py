@@ -191,7 +191,7 @@ class InPlaceUpdating(Node):
 
     def _plan_fill(self, index: Index, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to write one tensor or number into a part of every leaf; non-tensor entries stay."""
-        if value is None or isinstance(value, (str, bytes, list)):
+        if value is None or isinstance(value, (str, bytes, list, tuple)):
             raise errors.bad_indexed_value(value)
         if isinstance(value, np.ndarray):
             value = torch.as_tensor(value, device=self._meta.device or "cpu")

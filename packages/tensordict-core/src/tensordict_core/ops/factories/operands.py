@@ -107,6 +107,8 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
         # a lazy stack splits its operand along its stack dimension
         size = td._meta.batch_size if td._is_lazy_stack else None
         return match(name, td, leaves, containers.dense(other, batch_size=size))
+    if td._is_non_tensor:  # has no leaves: values take no part in arithmetic
+        return other, True
     raise errors.bad_operand(name, other)
 
 

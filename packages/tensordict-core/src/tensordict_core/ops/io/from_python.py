@@ -358,7 +358,7 @@ def from_dataclass(
     if isinstance(dataclass, Node):
         return _from_tree(dataclass, options)
     if isinstance(dataclass, type) or not dataclasses.is_dataclass(dataclass):
-        raise errors.not_convertible("from_dataclass", "a dataclass instance", dataclass)
+        raise errors.no_dataclass(dataclass)
     return _from_tree(dataclass, options)
 
 

@@ -43,7 +43,8 @@ class SharedMemory(Node):
         shared without a move.
 
         Raises:
-            RuntimeError: Entries are in a file or on a server, and reads copy them.
+            RuntimeError: The tensordict is locked in mapped files, or entries are in a file or on a server, and reads
+                copy them.
 
         >>> td = TensorDict({"a": torch.zeros(3)}).share_memory_()
         >>> td.is_shared(), td.is_locked
@@ -51,6 +52,8 @@ class SharedMemory(Node):
         """
         if Node._copies_exist and self._copies_below():
             raise errors.not_in_memory("share_memory_", self)
+        if self._locked and self.is_memmap():
+            raise errors.mapped_and_shared("share_memory_", "mapped onto files")
         for leaf in self._leaves(is_leaf_nontensor):
             if getattr(leaf, "_is_non_tensor", False):
                 leaf._share()
