@@ -39,54 +39,6 @@ def test_a_file_keeps_order_batch_size_names_and_values(path):
     td.close()
 
 
-INDICES = {
-    "int": 3,
-    "negative": -1,
-    "slice": slice(3, 5),
-    "step": slice(1, 9, 3),
-    "empty": slice(4, 4),
-    "rows": torch.tensor([7, 0, 7, -1]),
-    "list": [9, 2],
-    "mask": torch.arange(10) % 3 == 0,
-    "new": (None, slice(2, 4)),
-    "bool": True,
-}
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": 3}, {"compression": "gzip"}, {"chunks": (4, 2)}], ids=str)
-@pytest.mark.parametrize("name", INDICES)
-def test_an_index_reads_and_writes_what_it_selects(tmp_path, name, options):
-    index, plain = INDICES[name], sample()
-    stored = plain.to_h5(tmp_path / "data.h5", **options)
-    assert (stored[index] == plain[index]).all() and stored[index].batch_size == plain[index].batch_size
-    new = plain[index].exclude("name").apply(lambda leaf: leaf.clone().fill_(1))
-    stored[index] = new
-    plain[index] = new
-    assert (stored == plain).all()
-    stored.close()
-    reopened = TensorDict.from_h5(tmp_path / "data.h5")  # reads of a file that nobody writes take another way
-    assert (reopened[index] == plain[index]).all()
-    reopened.close()
-
-
-def test_indices_of_several_dimensions_select_as_in_memory(tmp_path):
-    plain = TensorDict({"x": torch.arange(60).view(3, 4, 5)}, [3, 4])
-    stored = plain.to_h5(tmp_path / "data.h5")
-    mask = torch.arange(12).view(3, 4) % 5 == 0
-    for index in [
-        (slice(None), 2),
-        (1, slice(1, 3)),
-        mask,
-        (torch.tensor([0, 2]), torch.tensor([3, 1])),
-        (..., [3, 0]),
-    ]:
-        assert (stored[index] == plain[index]).all()
-        stored[index] = plain[index] * 2
-        plain[index] = plain[index] * 2
-        assert (stored == plain).all()
-    stored.close()
-
-
 def test_a_file_of_another_program_takes_its_batch_size_from_the_caller(tmp_path):
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = np.arange(6, dtype=">f4").reshape(3, 2)

@@ -44,46 +44,6 @@ def store(request, redis_port):
     return made
 
 
-INDICES = [
-    3,
-    -1,
-    slice(3, 5),
-    slice(1, 9, 3),
-    slice(4, 4),
-    torch.tensor([7, 0, 7, -1]),
-    torch.arange(10) % 3 == 0,
-    None,
-]
-
-
-def test_an_index_reads_and_writes_what_it_selects(store):
-    plain = sample()
-    for index in INDICES:
-        assert (store[index] == plain[index]).all() and store[index].batch_size == plain[index].batch_size
-        new = plain[index].exclude("name").apply(torch.zeros_like)
-        store[index] = new
-        plain[index] = new
-        assert (store == plain).all()
-    assert store.names == ["time"] and store["name"] == "run"
-
-
-def test_indices_of_several_dimensions_select_as_in_memory(redis_port):
-    plain = TensorDict({"x": torch.arange(60).view(3, 4, 5)}, [3, 4])
-    stored = plain.to_store(port=redis_port)
-    mask = torch.arange(12).view(3, 4) % 5 == 0
-    for index in [
-        (slice(None), 2),
-        (1, slice(1, 3)),
-        mask,
-        (torch.tensor([0, 2]), torch.tensor([3, 1])),
-        (..., [3, 0]),
-    ]:
-        assert (stored[index] == plain[index]).all()
-        stored[index] = plain[index] * 2
-        plain[index] = plain[index] * 2
-        assert (stored == plain).all()
-
-
 def test_every_operation_is_one_request(redis_port, monkeypatch):
     store = sample().to_store(port=redis_port)
     store[[1, 5]], store.set_at_("x", 0.0, 1)  # the first write asks whether the server runs scripts

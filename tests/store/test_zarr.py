@@ -23,24 +23,6 @@ def sample(n: int = 10) -> TensorDict:
     return TensorDict({"x": torch.arange(4.0 * n).view(n, 4), "n": nested, "name": "run"}, [n], names=["time"])
 
 
-INDICES = [3, slice(3, 5), slice(1, 9, 3), slice(4, 4), torch.tensor([7, 0, 7, -1]), torch.arange(10) % 3 == 0]
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": 3}, {"chunks": 2, "shards": 4}, {"chunks": (4, 2)}], ids=str)
-def test_an_index_reads_and_writes_what_it_selects(tmp_path, options):
-    plain = sample()
-    stored = plain.to_zarr(tmp_path / "data.zarr", **options)
-    for index in INDICES:
-        assert (stored[index] == plain[index]).all() and stored[index].batch_size == plain[index].batch_size
-        new = plain[index].exclude("name").apply(torch.zeros_like)
-        stored[index] = new
-        plain[index] = new
-    assert (stored == plain).all()
-    stored.close()
-    reopened = TensorDict.from_zarr(tmp_path / "data.zarr")
-    assert (reopened == plain).all() and list(reopened.keys()) == ["x", "n", "name"] and reopened.names == ["time"]
-
-
 @pytest.mark.parametrize("where", ["memory://of-the-tests", "store", "path"])
 def test_any_store_of_zarr_holds_a_tensordict(where, tmp_path):
     place = {"store": zarr.storage.MemoryStore(), "path": tmp_path / "data.zarr"}.get(where, where)
