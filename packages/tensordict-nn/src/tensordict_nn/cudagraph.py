@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from tensordict_core import LazyStackedTensorDict, NestedKey
+from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDict
 from tensordict_core.extension import Node
 from tensordict_nn import errors
 from tensordict_nn.modules.base import as_keys, format_module, require_inputs
@@ -65,6 +65,9 @@ class _Recorder:
 
     def replay(self) -> None:
         """Run the graph on the stream of the caller."""
+        if torch.cuda.current_device() == self._stream.device_index:
+            self._graph.replay()
+            return
         with torch.cuda.device(self._stream.device):
             self._graph.replay()
 
@@ -110,7 +113,7 @@ class _Recording:
         self._dims = _dims(inputs)
         self._leaves = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        self._buffers = [self._leaves[i] for i in self._at]
+        self.buffers = [self._leaves[i] for i in self._at]
         for i in self._at:
             if recorder.device is not None and self._leaves[i].device != recorder.device:
                 raise errors.graph_input_changed(
@@ -121,7 +124,8 @@ class _Recording:
         self._results, self._form = pytree.tree_flatten(results)
         if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in self._results):
             raise errors.graph_output_requires_grad()
-        self._recorder = recorder
+        self.recorder = recorder
+        self.results = results
 
     def __call__(self, inputs: Any) -> Any:
         """Copy inputs in, replay, and copy results out.
@@ -130,7 +134,7 @@ class _Recording:
             ValueError: The inputs differ from those of the recording.
         """
         self._fill(inputs)
-        self._recorder.replay()
+        self.recorder.replay()
         results = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in self._results]
         return pytree.tree_unflatten(results, self._form)
 
@@ -147,12 +151,57 @@ class _Recording:
             elif leaf.shape != own.shape or leaf.dtype != own.dtype or leaf.device != own.device:
                 got, was = (f"{list(t.shape)} of {t.dtype} on {t.device}" for t in (leaf, own))
                 raise errors.graph_input_changed(self._name(inputs, i), f"is {got}", f"it was {was}")
-        if self._buffers:
-            torch._foreach_copy_(self._buffers, [leaves[i] for i in self._at])
+        if self.buffers:
+            torch._foreach_copy_(self.buffers, [leaves[i] for i in self._at])
 
     def _name(self, inputs: Any, position: int) -> str:
         path, _ = pytree.tree_flatten_with_path(inputs)[0][position]
         return pytree.keystr(path)
+
+
+class _Shortcut:
+    """A replay of the most common call, of a plain tensordict of tensors, without walks over nested inputs.
+
+    Args:
+        recording: The recording.
+        keys: The keys of the inputs, in the order of its memory.
+        meta: The number of batch dimensions and their names.
+        entries: The keys and the memory of the entries that it sets.
+    """
+
+    def __init__(self, recording: _Recording, keys: Sequence[str], meta: Any, entries: Sequence[tuple[str, Tensor]]):
+        self._recording, self._keys, self._meta, self._entries = recording, keys, meta, entries
+
+    @classmethod
+    def of(cls, recording: _Recording, inputs: Any, results: Any) -> _Shortcut | None:
+        """Return the shortcut of a recording, given its inputs and results; None if they are not that simple."""
+        td, target, args, kwargs = inputs
+        which, _, entries, _ = results
+        keys, values = list(td.keys()), [value for _, value in entries]
+        if type(td) is not TensorDict or target is not None or args or kwargs or which != 0:
+            return None
+        if not all(isinstance(value, Tensor) for value in (*td.values(), *values)):
+            return None
+        if any(len(path) > 1 for path, _ in entries):
+            return None
+        return cls(recording, keys, (td.batch_dims, td._meta.names), [(path[0], value) for path, value in entries])
+
+    def __call__(self, td: TensorDict) -> bool:
+        """Replay for a tensordict; return False, and change nothing, if it differs from that of the recording."""
+        if (td.batch_dims, td._meta.names) != self._meta:
+            return False
+        leaves = [td.get(key, None) for key in self._keys]
+        buffers = self._recording.buffers
+        for leaf, own in zip(leaves, buffers, strict=True):
+            if not isinstance(leaf, Tensor) or leaf.requires_grad or leaf.shape != own.shape:
+                return False
+            if leaf.dtype != own.dtype or leaf.device != own.device:
+                return False
+        torch._foreach_copy_(buffers, leaves)
+        self._recording.recorder.replay()
+        for key, value in self._entries:
+            td.set(key, value.clone())
+        return True
 
 
 class CudaGraphModule:
@@ -225,6 +274,7 @@ class CudaGraphModule:
         self.device = None if device is None else torch.device(device)
         self._recorder = _make_recorder(self.device)
         self._recording: _Recording | None = None
+        self._shortcut: _Shortcut | None = None
         parts = module.modules() if isinstance(module, nn.Module) else ()
         self._probabilistic = [part for part in parts if isinstance(part, ProbabilisticTensorDictModule)]
         self._recorded_types: list[Any] = []
@@ -234,6 +284,10 @@ class CudaGraphModule:
         """Run the function, record it, or replay it."""
         if self.in_keys is None:
             return self._run(_call, (args, kwargs))
+        if self._shortcut is not None and len(args) == 1 and not kwargs and type(args[0]) is TensorDict:
+            self._check_interaction()
+            if self._shortcut(args[0]):
+                return args[0]
         return self._on_tensordict(*args, **kwargs)
 
     @dispatch(auto_batch_size=False)
@@ -279,6 +333,8 @@ class CudaGraphModule:
         else:
             self._recorded_types = self._interaction_types()
             self._recording = _Recording(recorder, lambda inputs: how(module, inputs), inputs)
+            if self.in_keys and how is _call_on_tensordict:
+                self._shortcut = _Shortcut.of(self._recording, inputs, self._recording.results)
             result = self._recording(inputs)
         self.counter += 1
         return result
