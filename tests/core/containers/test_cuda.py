@@ -14,6 +14,8 @@ pytestmark = pytest.mark.cuda
 class OnGpu(ContainerSuite):
     """Its samples lie on the GPU, and so do new tensors that a test makes."""
 
+    device = "cuda"
+
     @pytest.fixture(autouse=True)
     def make_tensors_there(self):
         with torch.device("cuda"):

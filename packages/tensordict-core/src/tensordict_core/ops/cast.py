@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_batch_size, as_device
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import CONSOLIDATED, Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.base.write_back import WriteBack
@@ -154,10 +154,39 @@ def pinned(leaves: list[Tensor], num_threads: int | None) -> list[Tensor]:
         return list(pool.map(pin, leaves))
 
 
+def _shared_bytes(leaves: list[Tensor]) -> Tensor | None:
+    """Return the bytes of the storage that plain leaves share, if they take up most of it; else ``None``.
+
+    Such leaves, of a consolidated tensordict or the results of ``unbind``, move in one copy and share memory there too.
+    """
+    if len(leaves) < 2 or any(leaf.layout != torch.strided or type(leaf) is not Tensor for leaf in leaves):
+        return None
+    storage = leaves[0].untyped_storage()
+    start, size = storage.data_ptr(), storage.nbytes()
+    if not start or size > 2 * sum(leaf.nbytes for leaf in leaves):
+        return None
+    for leaf in leaves:
+        if leaf.requires_grad or leaf.is_conj() or leaf.is_neg() or leaf.untyped_storage().data_ptr() != start:
+            return None
+    return _bytes_of(leaves[0])
+
+
+def _bytes_of(leaf: Tensor) -> Tensor:
+    """Return the bytes of a leaf's whole storage."""
+    return torch.empty(0, dtype=torch.uint8, device=leaf.device).set_(leaf.untyped_storage())
+
+
 def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None) -> list[Tensor]:
     """Return the leaves on another device, copied side by side and waited for once where that is safe."""
-    if non_blocking is not None or is_compiling():
+    if is_compiling():
         return [leaf.to(device, non_blocking=bool(non_blocking)) for leaf in leaves]
+    whole = _shared_bytes(leaves)
+    if whole is not None and whole.device != device:
+        there = whole.to(device, non_blocking=bool(non_blocking)).untyped_storage()
+        blank = torch.empty(0, dtype=torch.uint8, device=there.device)
+        return [blank.view(leaf.dtype).set_(there, leaf.storage_offset(), leaf.shape, leaf.stride()) for leaf in leaves]
+    if non_blocking is not None:
+        return [leaf.to(device, non_blocking=non_blocking) for leaf in leaves]
     moved, sources = [], set()
     for leaf in leaves:
         source = leaf.device
@@ -292,7 +321,10 @@ class Casting(DtypeCasts):
         if device is None and dtype is None and memory_format is None:
             return self
         leaves = self._leaves()
+        is_consolidated = False
         if device is not None:
+            if self._annotations is not None and CONSOLIDATED in self._annotations:
+                is_consolidated = device.type != "meta" and _shared_bytes(leaves) is not None
             if pin and device.type not in ("cpu", "meta"):
                 leaves = pinned(leaves, num_threads)
             leaves = _move(leaves, device, non_blocking)
@@ -300,7 +332,10 @@ class Casting(DtypeCasts):
             leaves = _cast_leaves(self, leaves, dtype, cast_filter)
         if memory_format is not None:
             leaves = [leaf.to(memory_format=memory_format) if leaf.ndim in (4, 5) else leaf for leaf in leaves]
-        return self._rebuild(iter(leaves), How(device=KEEP if device is None else device, lock=True))
+        moved = self._rebuild(iter(leaves), How(device=KEEP if device is None else device, lock=True))
+        if is_consolidated and dtype is None:
+            moved._annotations = {**(moved._annotations or {}), CONSOLIDATED: _bytes_of(leaves[0])}
+        return moved
 
     def cpu(self, **kwargs: Any) -> Self:
         """Return this tensordict on the CPU; options are those of ``to``.

@@ -43,6 +43,8 @@ class ContainerCase:
     """Whether a key that is written to some rows exists in all of them."""
     holds_values = True
     """Whether entries may be non-tensor data."""
+    device = "cpu"
+    """The device of the tensors of the samples."""
     batch = BATCH
     """The batch size of the samples."""
 

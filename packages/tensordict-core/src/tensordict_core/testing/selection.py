@@ -28,19 +28,21 @@ class SelectionTests(ContainerCase):
     def test_where_takes_each_row_from_one_of_two(self) -> None:
         td = self.make()
         expected = _mixed(rows(td), map_rows(lambda x: x * 2, rows(td)))
-        assert_rows(td.where(MASK, td * 2), expected)
-        assert_rows(torch.where(MASK, td, td * 2), expected)
+        mask = MASK.to(self.device)
+        assert_rows(td.where(mask, td * 2), expected)
+        assert_rows(torch.where(mask, td, td * 2), expected)
 
     def test_where_with_a_number_fills_the_other_rows(self) -> None:
         td = self.make("floating")
         filled = map_rows(lambda x: torch.full_like(x, 3), rows(td))
-        assert_rows(td.where(MASK, 3.0), _mixed(rows(td), filled))
+        assert_rows(td.where(MASK.to(self.device), 3.0), _mixed(rows(td), filled))
 
     def test_masked_fill_fills_the_marked_rows(self) -> None:
         td = self.make()
         expected = _mixed(map_rows(lambda x: torch.full_like(x, 1), rows(td)), rows(td))
-        assert_rows(td.masked_fill(MASK, 1), expected)
-        assert td.masked_fill_(MASK, 1) is td
+        mask = MASK.to(self.device)
+        assert_rows(td.masked_fill(mask, 1), expected)
+        assert td.masked_fill_(mask, 1) is td
         assert_rows(td, expected)
 
     def test_masked_select_takes_the_marked_rows(self) -> None:
@@ -52,7 +54,8 @@ class SelectionTests(ContainerCase):
         if self.ragged:
             pytest.skip("rows of several shapes stand at one place")
         td = self.make()
-        assert_rows(td.gather(dim, TURNS[dim]), rows(td), positions(td.batch_size).gather(dim, TURNS[dim]))
+        turns = TURNS[dim].to(self.device)
+        assert_rows(td.gather(dim, turns), rows(td), positions(td.batch_size).gather(dim, TURNS[dim]))
 
     def test_pad_adds_rows_and_leaves_the_others(self) -> None:
         if self.ragged:

@@ -21,23 +21,17 @@ from xxhash import xxh3_64
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import Extent
+from tensordict_memmap.engine.gpu import from_gpu
 from tensordict_memmap.engine.scatter import scatter_jobs
 from tensordict_memmap.engine.segments import Segment, join_segments, whole_extent
 from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Contiguous, Run, Scattered, Strided, ViaTorch, as_array, chunks, dense_axis
 from tensordict_memmap.engine.tuning import COPY_BYTES, JOB_BYTES, KERNEL_CALL_MIN, STAGING_BYTES
 
-__all__ = ["Part", "Write", "cut_into_jobs", "finish_device_work"]
+__all__ = ["Part", "Write", "cut_into_jobs"]
 
 Part = Contiguous | Run | Scattered | Strided | ViaTorch
 """A source by its layout in memory and in the file."""
-
-
-def finish_device_work(tensors: Iterable[torch.Tensor]) -> None:
-    """Wait until the devices of tensors have computed their values."""
-    # Writer threads copy on separate streams, which do not wait for the stream that computes.
-    for device in {tensor.device for tensor in tensors if tensor.device.type == "cuda"}:
-        torch.cuda.current_stream(device).synchronize()
 
 
 Write = Callable[[Sink], None]
@@ -208,27 +202,8 @@ _TILE = 256
 
 def _write_chunk(chunk: torch.Tensor, dtype: torch.dtype, offset: int, file: Sink) -> None:
     if chunk.device.type == "cuda":
-        block = _from_cuda(chunk.to(dtype) if chunk.dtype != dtype else chunk)
+        block = from_gpu(chunk.to(dtype) if chunk.dtype != dtype else chunk)
     else:
         block = chunk.to(device="cpu", dtype=dtype)
     block = block.resolve_conj().resolve_neg().contiguous()
     syscalls.write_at(file.fd, block.data_ptr(), block.nbytes, offset)
-
-
-def _from_cuda(chunk: torch.Tensor) -> torch.Tensor:
-    """Copy a chunk to this thread's pinned block on this thread's stream, while other threads write."""
-    streams = getattr(_local, "streams", None)
-    if streams is None:
-        streams = _local.streams = {}
-        _local.pinned = torch.empty(JOB_BYTES, dtype=torch.uint8, pin_memory=True, device="cpu")
-    stream = streams.get(chunk.device)
-    if stream is None:
-        stream = streams[chunk.device] = torch.cuda.Stream(chunk.device)
-    # A dtype conversion ran on the thread's current stream; finish_device_work waited for the caller's stream.
-    stream.wait_stream(torch.cuda.current_stream(chunk.device))
-    with torch.cuda.stream(stream):
-        dense = chunk.resolve_conj().resolve_neg().contiguous()
-        block: torch.Tensor = _local.pinned[: dense.nbytes].view(dense.dtype).view(dense.shape)
-        block.copy_(dense, non_blocking=True)
-    stream.synchronize()
-    return block

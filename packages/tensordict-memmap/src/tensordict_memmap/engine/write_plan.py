@@ -28,7 +28,8 @@ from tensordict_memmap.engine.checksums import Extent, hash_bytes
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.direct import DirectFile
 from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.engine.jobs import Part, Write, cut_into_jobs, finish_device_work
+from tensordict_memmap.engine.gpu import finish_device_work
+from tensordict_memmap.engine.jobs import Part, Write, cut_into_jobs
 from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import Contiguous, FileRange, Run, Scattered, Strided, ViaTorch, classify
 from tensordict_memmap.engine.tuning import DIRECT_FILE_MIN, DISK_THREADS, SMALL_FILE, load_kernels

@@ -97,11 +97,16 @@ def _open_here(path: str | os.PathLike[str], request: LoadRequest) -> Any:
 
 def _open_rows(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
     """Open the requested rows, in memory if that was requested or is faster."""
+    gpu = request.device if request.device is not None and request.device.type == "cuda" else None
+    if gpu is not None:
+        request = replace(request, device=None, mode=request.mode or "r")
     loaded = _open_kind(path, request, kind)
     if request.rows is not None:
         loaded = take_rows(loaded, request.rows)
     if request.is_meta or request.moves:
         return loaded
+    if gpu is not None:
+        return in_memory(loaded, gpu)
     is_private = request.mode in ("r", "c") or (request.mode is None and kind in (SAFETENSORS, CONSOLIDATED))
     if request.eager or (request.eager is None and is_private and is_worth_reading(path, loaded)):
         return in_memory(loaded)

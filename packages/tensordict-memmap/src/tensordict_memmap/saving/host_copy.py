@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from tensordict_memmap.engine.jobs import finish_device_work
+from tensordict_memmap.engine.gpu import finish_device_work
 
 __all__ = ["HostMemory", "copy_to_host"]
 

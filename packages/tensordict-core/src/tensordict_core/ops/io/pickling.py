@@ -16,7 +16,7 @@ import torch
 
 from tensordict_core.base.lock import _hold
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import CONSOLIDATED, Node
 from tensordict_core.ops.io import state_dict as states
 from tensordict_core.ops.parallel.packing import Slot, skeleton_over, unpack
 
@@ -26,8 +26,6 @@ _SURROUNDINGS = frozenset({"__weakref__", "__dict__", "_holders", "_last_exit"})
 """Slots that are not part of the contents of a node."""
 _REMEMBERED = (str, int, float, bool, PurePath)
 """Types of annotations that are valid in another process."""
-_CONSOLIDATED = "consolidated"
-"""The annotation that holds the storage of all leaves, which a pickle holds once instead of once for each leaf."""
 _SHARED = "shared_value"
 """The annotation that decides by itself what it is in another process."""
 
@@ -63,7 +61,7 @@ def over_buffer(td: Any, buffer: torch.Tensor) -> Any:
     >>> copy.copy(td)["a"].data_ptr() == buffer.data_ptr()
     True
     """
-    td._annotations = {_CONSOLIDATED: buffer}
+    td._annotations = {CONSOLIDATED: buffer}
     return td
 
 
@@ -177,7 +175,7 @@ class Serialization(Node):
             _hold(self)
 
     def __reduce__(self) -> Any:
-        buffer = (self._annotations or {}).get(_CONSOLIDATED)
+        buffer = (self._annotations or {}).get(CONSOLIDATED)
         skeleton = None if buffer is None else skeleton_over(self, buffer)
         if skeleton is not None:
             return _consolidated, (skeleton, buffer, self._locked)
