@@ -330,16 +330,23 @@ class Index:
         )
         return first, Index(chosen, first.size)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the index tensors; the CPU if there are none."""
+        found = (part.device for part in self.parts if isinstance(part, Tensor))
+        return next((device for device in found if device.type != "cpu"), torch.device("cpu"))
+
     def positions(self) -> Index:
         """Return an equal index of tensors: one of the result's shape for each batch dimension."""
-        numbers = torch.arange(self.batch_size.numel(), device="cpu").reshape(self.batch_size)[self.idx]
+        numbers = torch.arange(self.batch_size.numel(), device=self.device).reshape(self.batch_size)[self.idx]
         return Index(tuple(torch.unravel_index(numbers, self.batch_size)), self.batch_size)
 
     def then(self, index: Index) -> Index:
         """Compose this index with one of its result: ``x[self][index]`` is ``x[self.then(index)]``."""
         parts = _composed(self, index) if self.gives_views and index.gives_views else None
         if parts is None:
-            numbers = torch.arange(self.batch_size.numel(), device="cpu").reshape(self.batch_size)[self.idx][index.idx]
+            device = self.device if index.device.type == "cpu" else index.device
+            numbers = torch.arange(self.batch_size.numel(), device=device).reshape(self.batch_size)[self.idx][index.idx]
             parts = torch.unravel_index(numbers, self.batch_size)
         return Index(parts, self.batch_size)
 

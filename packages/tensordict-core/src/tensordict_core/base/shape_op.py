@@ -306,9 +306,9 @@ class Reshape(ShapeOp):
 
 
 class BatchOp(ShapeOp):
-    """A shape operation defined by a function of a leaf."""
+    """A shape operation defined by a function of a leaf, which may need leaves on some device."""
 
-    __slots__ = ("_names", "function")
+    __slots__ = ("_names", "device", "function")
 
     def __init__(
         self,
@@ -318,9 +318,11 @@ class BatchOp(ShapeOp):
         *,
         names: Callable[[tuple[str | None, ...]], tuple[str | None, ...]] | None = None,
         lock: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__(old, new, lock)
         self.function = function
+        self.device = device
         self._names = names
 
     def leaf(self, tensor: Tensor) -> Tensor:

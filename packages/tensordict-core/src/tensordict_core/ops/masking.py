@@ -170,7 +170,7 @@ class Masking(Node):
             own = tensor.shape[dims:]
             return torch.gather(tensor, at, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own))
 
-        result = self._reshape(BatchOp(size, new, leaf, names=lambda names: names))
+        result = self._reshape(BatchOp(size, new, leaf, names=lambda names: names, device=index.device))
         if inplace:
             return cast(Self, result._replaces(self))
         return cast(Self, result if out is None else write_out("gather", result, out))

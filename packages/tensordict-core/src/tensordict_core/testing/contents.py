@@ -49,7 +49,7 @@ def positions(batch_size: torch.Size) -> Tensor:
     tensor([[0, 1],
             [2, 3]])
     """
-    return torch.arange(batch_size.numel()).reshape(batch_size)
+    return torch.arange(batch_size.numel(), device="cpu").reshape(batch_size)
 
 
 def rows(td: Any) -> list[Row]:

@@ -42,7 +42,7 @@ SHAPE_OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "repeat": lambda x: x.repeat(2, 1),
     "tile": lambda x: x.tile(2),
     "repeat_interleave": lambda x: x.repeat_interleave(2, 1),
-    "repeat_interleave each": lambda x: x.repeat_interleave(torch.tensor([1, 2]), 0),
+    "repeat_interleave each": lambda x: x.repeat_interleave(torch.tensor([1, 2], device=x.device), 0),
     "narrow": lambda x: x.narrow(1, 1, 2),
     "unbind": lambda x: x.unbind(0)[1],
     "unbind last": lambda x: x.unbind(-1)[2],

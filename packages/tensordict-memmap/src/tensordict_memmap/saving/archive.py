@@ -224,7 +224,7 @@ class ArchiveWriter(Writer):
         self.archive: Archive | None = None
 
     def hold(self) -> None:
-        """Detache all sources from later changes of the tensordict."""
+        """Detach all sources from later changes of the tensordict."""
         for file in self.files:
             for one in file.ranges:
                 one.source = detached(one.source)

@@ -143,7 +143,7 @@ class _Layout:
         self._views: dict[str, list[torch.Tensor]] = {}
 
     def hold(self) -> None:
-        """Detache all sources from later changes of the tensordict."""
+        """Detach all sources from later changes of the tensordict."""
         for slot in self.slots.values():
             slot.sources = list(map(detached, slot.sources))
 
@@ -232,7 +232,7 @@ class ConsolidatedWriter(Writer):
         self.mapping: Mapping | None = None
 
     def hold(self) -> None:
-        """Detache all sources from later changes of the tensordict."""
+        """Detach all sources from later changes of the tensordict."""
         self.layout.hold()
 
     def write(self, staged: str, run: Run) -> None:

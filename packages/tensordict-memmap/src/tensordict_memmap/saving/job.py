@@ -93,7 +93,7 @@ class Writer(ABC):
 
     @abstractmethod
     def hold(self) -> None:
-        """Detache all sources from later changes of the tensordict, for a save in the background."""
+        """Detach all sources from later changes of the tensordict, for a save in the background."""
 
     @abstractmethod
     def write(self, staged: str, run: Run) -> Manifest | None:

@@ -168,7 +168,7 @@ class TreeWriter(Writer):
             leaf.source = source.clone()  # its file may be overwritten before it is read
 
     def hold(self) -> None:
-        """Detache all sources from later changes of the tensordict."""
+        """Detach all sources from later changes of the tensordict."""
         for leaf in self.leaves:
             leaf.source = detached(leaf.source)
 

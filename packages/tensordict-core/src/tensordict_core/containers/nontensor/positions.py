@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.index import Index
-from tensordict_core.base.shape_op import Permute, Reshape, ShapeOp, Squeeze, Unsqueeze
+from tensordict_core.base.shape_op import BatchOp, Permute, Reshape, ShapeOp, Squeeze, Unsqueeze
 
 __all__ = [
     "broadcast",
@@ -53,7 +53,7 @@ def index_positions(size: Sequence[int], index: Index) -> list[int]:
     [2, 5]
     """
     if any(isinstance(part, Tensor | bool) for part in index.parts):
-        return moved_positions(size, lambda numbers: numbers[index.idx])
+        return moved_positions(size, lambda numbers: numbers[index.idx], index.device)
     choices: list[Sequence[int]] = []
     for part in index.parts:
         if part is None:
@@ -63,14 +63,16 @@ def index_positions(size: Sequence[int], index: Index) -> list[int]:
     return product_positions(size, [*choices, *(range(n) for n in size[len(choices) :])])
 
 
-def moved_positions(size: Sequence[int], move: Callable[[Tensor], Tensor]) -> list[int]:
-    """Return the flat positions after an operation on a tensor of this size.
+def moved_positions(
+    size: Sequence[int], move: Callable[[Tensor], Tensor], device: torch.device | None = None
+) -> list[int]:
+    """Return the flat positions after an operation on a tensor of this size, on a device or on the CPU.
 
     >>> moved_positions([2, 2], lambda numbers: numbers.flip(0))
     [2, 3, 0, 1]
     """
     n = torch.Size(size).numel()
-    result: list[int] = move(torch.arange(n, device="cpu").reshape(tuple(size))).reshape(-1).tolist()
+    result: list[int] = move(torch.arange(n, device=device or "cpu").reshape(tuple(size))).reshape(-1).tolist()
     return result
 
 
@@ -80,7 +82,7 @@ def reshape_positions(size: Sequence[int], op: ShapeOp) -> list[int] | None:
         return None
     if isinstance(op, Permute):
         return product_positions(size, [range(n) for n in size], [*op.dims, *range(len(op.dims), len(size))])
-    return moved_positions(size, op.leaf)
+    return moved_positions(size, op.leaf, op.device if isinstance(op, BatchOp) else None)
 
 
 def broadcast(values: list[Any], size: Sequence[int], target: Sequence[int]) -> list[Any]:

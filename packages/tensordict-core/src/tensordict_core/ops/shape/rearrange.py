@@ -20,10 +20,12 @@ class Rearrangement(Shape):
 
     __slots__ = ()
 
-    def _batch_op(self, function: Any, new: Sequence[int] | None = None, names: Any = None) -> Self:
+    def _batch_op(
+        self, function: Any, new: Sequence[int] | None = None, names: Any = None, device: torch.device | None = None
+    ) -> Self:
         size = self._meta.batch_size
         new_size = size if new is None else torch.Size(new)
-        return self._reshape(BatchOp(size, new_size, function, names=names, lock=True))
+        return self._reshape(BatchOp(size, new_size, function, names=names, lock=True, device=device))
 
     def flip(self, *dims: Any) -> Self:
         """Return a copy with the positions along the batch dimensions ``dims`` in reverse order.
@@ -150,6 +152,10 @@ class Rearrangement(Shape):
             else int(repeats.sum()) * (size[at] if repeats.numel() == 1 else 1)
         )
         new = (*size[:at], total, *size[at + 1 :])
+        device = None if isinstance(repeats, int) else repeats.device
         return self._in_place(
-            self._batch_op(lambda leaf: leaf.repeat_interleave(repeats, at, output_size=output_size), new), inplace
+            self._batch_op(
+                lambda leaf: leaf.repeat_interleave(repeats, at, output_size=output_size), new, device=device
+            ),
+            inplace,
         )
