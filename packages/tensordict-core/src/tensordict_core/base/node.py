@@ -25,10 +25,7 @@ from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, SAME, How, IsLeaf
 from tensordict_core.base.views import Lookup
 
-__all__ = ["CONSOLIDATED", "Node", "is_leaf_tensor"]
-
-CONSOLIDATED = "consolidated"
-"""The annotation that holds the storage of all leaves, which moves and pickles handle once instead of once a leaf."""
+__all__ = ["Node", "is_leaf_tensor"]
 
 
 class Node:
