@@ -6,6 +6,7 @@ one block; a large leaf is sent from its own memory. Leaves are sorted by key, s
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,10 +63,7 @@ def tags(first: int, pseudo_rand: bool) -> Iterator[int]:
     (3, 4)
     """
     if not pseudo_rand:
-        number = first
-        while True:
-            yield number
-            number += 1
+        yield from itertools.count(first)
     drawn = random.Random(first)
     while True:
         yield drawn.randrange(1 << 24)
