@@ -87,6 +87,57 @@ def test_subsequences_of_nested_sequences():
     assert len(part) == 1 and part[0].out_keys == ["d", "e"]
 
 
+class Encoder(TensorDictSequential):
+    """A sequence whose constructor takes something else than modules, as policies of published programs do."""
+
+    def __init__(self, name):
+        super().__init__(plus_one("a", "b"), plus_one("b", "c"))
+        self.name = name
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+
+class Strict(TensorDictSequential):
+    """A sequence whose constructor takes modules and no options."""
+
+    def __init__(self, *modules):
+        super().__init__(*modules)
+
+
+def test_parts_of_a_subclass_with_its_own_constructor_keep_its_type_and_attributes():
+    encoder = Encoder("first").eval()
+    for part in (encoder[:1], encoder.select_subsequence(out_keys=["b"])):
+        assert type(part) is Encoder and part.name == "first" and part.scale is encoder.scale and not part.training
+        assert list(part) == [encoder[0]] and part.out_keys == ["b"] and part(a=torch.zeros(2)).tolist() == [1, 1]
+    del part[0]
+    assert len(encoder) == 2 and encoder.in_keys == ["a"]
+    strict = Strict(plus_one("a", "b"), plus_one("b", "c"))
+    assert type(strict[1:]) is Strict and strict[1:].in_keys == ["b"]
+
+
+def test_parts_of_a_subclass_with_its_own_constructor_have_no_hooks_and_no_selection():
+    encoder = Encoder("first").select_out_keys("c")
+    calls = []
+    encoder.register_forward_hook(lambda *args: calls.append(args))
+    part = encoder.select_subsequence(out_keys=["b"])
+    assert part.out_keys == ["b"] and "b" in part(data()) and not calls
+    assert "b" not in encoder(data()) and len(calls) == 1
+
+
+def test_a_nested_sequence_that_is_needed_as_a_whole_stays_itself():
+    encoder = Encoder("first")
+    sequence = TensorDictSequential(plus_one("z", "a"), encoder, plus_one("c", "d"))
+    assert sequence.select_subsequence(out_keys=["c"])[1] is encoder
+    assert sequence.select_subsequence(in_keys=["a"])[0] is encoder
+
+
+def test_a_sequence_is_a_tensordict_module():
+    sequence = chain()
+    assert isinstance(sequence, TensorDictModule) and issubclass(TensorDictSequential, TensorDictModule)
+    assert sequence.module is sequence._modules["module"] and sequence.device == torch.device("cpu")
+    sequence.in_keys.append("more")
+    assert sequence.in_keys == ["a", "c", "more"]
+
+
 def test_partially_tolerant_sequences_skip_modules_that_cannot_run():
     with pytest.raises(KeyError, match="'c'"):
         chain()(data())

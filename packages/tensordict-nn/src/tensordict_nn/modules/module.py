@@ -196,9 +196,10 @@ class TensorDictModule(TensorDictModuleBase):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` and the hooks."""
         if is_compiling():
-            form = decoded(self._text)
-            if form[-1] and len(args) == 1 and not kwargs and may_trace_forward(self, args[0]):
-                return _run(self, form, args[0], None, kwargs, False)
+            if type(self) is TensorDictModule:
+                form = decoded(self._text)
+                if form[-1] and len(args) == 1 and not kwargs and may_trace_forward(self, args[0]):
+                    return _run(self, form, args[0], None, kwargs, False)
         elif not kwargs and may_call_forward(self, _FORWARD, args):
             return _run(self, self._form, args[0], None, kwargs, True)
         return super().__call__(*args, **kwargs)
@@ -291,7 +292,7 @@ def step(owner: Any, tensordict: Any) -> Any:
 
 def traced_step(owner: Any, tensordict: Any, kwargs: dict[str, Any]) -> Any:
     """Call a module of any kind while Dynamo traces; each attribute read here adds a guard to compiled calls."""
-    if isinstance(owner, TensorDictModule):
+    if type(owner) is TensorDictModule:
         form = decoded(owner._text)
         if form[-1] and not kwargs and may_trace_forward(owner, tensordict):
             return _run(owner, form, tensordict, None, kwargs, False)

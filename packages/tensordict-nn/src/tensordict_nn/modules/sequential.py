@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -59,7 +60,7 @@ def _prefix(key: tuple[str, ...], depth: int) -> str | tuple[str, ...]:
     return key[0] if depth == 1 else key[:depth]
 
 
-class TensorDictSequential(TensorDictModuleBase):
+class TensorDictSequential(TensorDictModule):
     """Modules that run one after the other; each reads entries that earlier ones wrote.
 
     ``in_keys`` are the keys that modules read and no earlier module writes, ``out_keys`` all keys that modules write.
@@ -85,6 +86,8 @@ class TensorDictSequential(TensorDictModuleBase):
     tensor(6)
     """
 
+    module: nn.ModuleList | nn.ModuleDict
+
     def __init__(
         self,
         *modules: Any,
@@ -92,22 +95,23 @@ class TensorDictSequential(TensorDictModuleBase):
         selected_out_keys: Sequence[NestedKey] | None = None,
         inplace: bool | str | None = None,
     ) -> None:
-        super().__init__()
         if inplace not in (True, False, None, "empty"):
             raise errors.bad_inplace(inplace, "True, False, None or 'empty'")
-        if len(modules) == 1 and isinstance(modules[0], dict):
-            self.module: nn.ModuleList | nn.ModuleDict = nn.ModuleDict(
-                {name: self._as_module(module) for name, module in modules[0].items()}
-            )
-        else:
-            if len(modules) == 1 and isinstance(modules[0], list | tuple):
-                modules = tuple(modules[0])
-            self.module = nn.ModuleList(self._as_module(module) for module in modules)
+        held = self._held(modules)
+        children = list(held.values() if isinstance(held, nn.ModuleDict) else held)
+        super().__init__(held, *chained_keys(children), inplace=inplace)
         self.partial_tolerant = partial_tolerant
-        self.inplace = inplace
-        self._connect()
         if selected_out_keys is not None:
             self.select_out_keys(*selected_out_keys)
+
+    @classmethod
+    def _held(cls, modules: Sequence[Any]) -> nn.ModuleList | nn.ModuleDict:
+        """Return the arguments of the constructor, which are modules, a list or a dictionary, as one module."""
+        if len(modules) == 1 and isinstance(modules[0], dict):
+            return nn.ModuleDict({name: cls._as_module(module) for name, module in modules[0].items()})
+        if len(modules) == 1 and isinstance(modules[0], list | tuple):
+            modules = modules[0]
+        return nn.ModuleList(cls._as_module(module) for module in modules)
 
     @staticmethod
     def _as_module(module: Any) -> Any:
@@ -123,8 +127,6 @@ class TensorDictSequential(TensorDictModuleBase):
     def _compute_in_and_out_keys(modules: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Return the keys of a sequence of modules; subclasses of published programs call it."""
         return chained_keys(list(modules))
-
-    _write_to_tensordict = TensorDictModule._write_to_tensordict
 
     def _connect(self) -> None:
         """Compute the keys from those of the modules."""
@@ -230,15 +232,35 @@ class TensorDictSequential(TensorDictModuleBase):
     def __len__(self) -> int:
         return len(self.module)
 
-    def _with(self, modules: Any) -> Self:
-        """Make a sequence of other modules with the same options."""
-        if isinstance(modules, dict):
-            return type(self)(modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
-        return type(self)(*modules, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
+    def _with(self, modules: Any) -> Any:
+        """Make the result of a slice: a sequence of other modules with the same options."""
+        return self._subsequence(modules)
 
     def _subsequence(self, modules: Any) -> Self:
-        """Make the result of `select_subsequence`, which is a sequence of this type."""
-        return self._with(modules)
+        """Make the result of `select_subsequence`: a sequence of this type, with the same options."""
+        return self._like(modules) if _takes_modules(type(self)) else self._copied(modules)
+
+    def _like(self, modules: Any, kind: Any = None) -> Any:
+        """Call the constructor of a class, by default that of this sequence, with modules and the same options."""
+        # only options that are set, because constructors of subclasses may take fewer
+        options: dict[str, Any] = {"partial_tolerant": True} if self.partial_tolerant else {}
+        if self.inplace is not None:
+            options["inplace"] = self.inplace
+        return (kind or type(self))(*([modules] if isinstance(modules, dict) else modules), **options)
+
+    def _copied(self, modules: Any) -> Self:
+        """Copy this sequence with other modules and without hooks, where the arguments of its class are not known."""
+        made = type(self).__new__(type(self))
+        nn.Module.__init__(made)
+        kept = made.__dict__
+        kept.update({name: value for name, value in self.__dict__.items() if name not in kept})
+        for name in ("_parameters", "_buffers", "_modules"):
+            kept[name].update(self.__dict__[name])
+        made.training = self.training
+        made._out_keys_source = None
+        made.module = self._held([modules])
+        made._connect()
+        return made
 
     def _name(self, index: int | str) -> str:
         names = self._names()
@@ -347,7 +369,7 @@ class TensorDictSequential(TensorDictModuleBase):
         for name, module in modules:
             if isinstance(module, TensorDictSequential):
                 try:
-                    module = module.select_subsequence(in_keys=known)
+                    module = _part(module, in_keys=known)
                 except ValueError:
                     continue
             elif not all(_covers(key, known) for key in as_keys(module.in_keys)):
@@ -363,17 +385,25 @@ class TensorDictSequential(TensorDictModuleBase):
             if not any(_covers(key, wanted) or _covers_any(key, wanted) for key in as_keys(module.out_keys)):
                 continue
             if isinstance(module, TensorDictSequential):
-                module = module.select_subsequence(out_keys=wanted)
+                module = _part(module, out_keys=wanted)
             kept.append((name, module))
             wanted = wanted + as_keys(module.in_keys)
         return kept[::-1]
 
-    is_functional = TensorDictModule.is_functional
-    device = TensorDictModule.device
-    __repr__ = TensorDictModule.__repr__
-
 
 _FORWARD = TensorDictSequential.forward
+
+
+def _takes_modules(kind: type) -> bool:
+    """Return whether the constructor of a class takes any number of modules, as that of `TensorDictSequential`."""
+    parameters = inspect.signature(kind).parameters.values()
+    return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+
+
+def _part(sequence: TensorDictSequential, **keys: Keys) -> TensorDictSequential:
+    """Select a subsequence of a nested sequence; the sequence itself if all of its modules remain."""
+    part = sequence.select_subsequence(**keys)
+    return sequence if list(part) == list(sequence) else part
 
 
 def _covers_any(key: Any, wanted: Keys) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -120,18 +120,9 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     def _with(self, modules: Any) -> Any:
         """Make a sequence of other modules, which is a plain one if no module is probabilistic."""
         items = modules.values() if isinstance(modules, dict) else modules
-        kind: Any = TensorDictSequential
         if any(isinstance(module, (*_KINDS, ProbabilisticTensorDictSequential)) for module in items):
-            kind = type(self)
-        return self._of_kind(kind, modules)
-
-    def _subsequence(self, modules: Any) -> Self:
-        made: Self = self._of_kind(type(self), modules)
-        return made
-
-    def _of_kind(self, kind: Any, modules: Any) -> Any:
-        given = (modules,) if isinstance(modules, dict) else modules
-        return kind(*given, partial_tolerant=self.partial_tolerant, inplace=self.inplace)
+            return self._subsequence(modules)
+        return self._like(modules, TensorDictSequential)
 
     # properties of the probabilistic modules -----------------------------------------------------------------------
 
