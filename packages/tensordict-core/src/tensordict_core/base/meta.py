@@ -14,6 +14,7 @@ import torch
 from tensordict_core.base import errors
 
 __all__ = [
+    "CONSOLIDATED",
     "NO_META",
     "Meta",
     "Names",
@@ -24,6 +25,9 @@ __all__ = [
     "names_or_none",
     "starts_with",
 ]
+
+CONSOLIDATED = "consolidated"
+"""The annotation that holds the storage of all leaves, which moves and pickles handle once instead of once a leaf."""
 
 Names: TypeAlias = "tuple[str | None, ...] | None"
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.meta import as_batch_size, as_device
+from tensordict_core.base.meta import CONSOLIDATED, as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How
 from tensordict_core.base.tracing import is_compiling
@@ -21,7 +21,6 @@ from tensordict_core.base.write_back import WriteBack
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import CastMethod
-from tensordict_core.ops.io.pickling import CONSOLIDATED
 from tensordict_core.ops.tensor_spec import as_described, describes
 
 __all__ = ["CastFilter", "Casting", "pinned"]

@@ -15,19 +15,17 @@ from typing import Any, Self, cast
 import torch
 
 from tensordict_core.base.lock import _hold
-from tensordict_core.base.meta import Meta
+from tensordict_core.base.meta import CONSOLIDATED, Meta
 from tensordict_core.base.node import Node
 from tensordict_core.ops.io import state_dict as states
 from tensordict_core.ops.parallel.packing import Slot, skeleton_over, unpack
 
-__all__ = ["CONSOLIDATED", "Serialization", "over_buffer", "trust"]
+__all__ = ["Serialization", "over_buffer", "trust"]
 
 _SURROUNDINGS = frozenset({"__weakref__", "__dict__", "_holders", "_last_exit"})
 """Slots that are not part of the contents of a node."""
 _REMEMBERED = (str, int, float, bool, PurePath)
 """Types of annotations that are valid in another process."""
-CONSOLIDATED = "consolidated"
-"""The annotation that holds the storage of all leaves, which moves and pickles handle once instead of once a leaf."""
 _SHARED = "shared_value"
 """The annotation that decides by itself what it is in another process."""
 
