@@ -145,6 +145,11 @@ def test_an_empty_tensordict_of_another_batch_size_keeps_the_names_that_new_zero
     assert names == ["x", "y", None][: len(size)]
 
 
+def test_empty_nested_tensordicts_have_the_names_that_are_given() -> None:
+    td = TensorDict({"n": TensorDict({"a": torch.zeros(2, 3)}, [2, 3])}, [2])
+    assert td.empty(True, names=["x"]).get("n").names == ["x", None]
+
+
 def test_values_that_are_set_have_the_names_of_the_tensordict() -> None:
     td = TensorDict({}, [2, 3], names=["x", None])
     td["text"], td["values"] = "text", [["a", "b", "c"], ["d", "e", "f"]]
@@ -236,6 +241,9 @@ def test_the_quantile_of_a_number_keeps_its_shape() -> None:
         (lambda td: td.set_at_("a", 1.0, torch.ones(2)), IndexError, "tensors used as indices"),
         (lambda td: td.split(torch.ones(2, 2)), TypeError, "split_size"),
         (lambda td: td.narrow(0, 0, torch.ones(2)), TypeError, "length"),
+        (lambda td: td.narrow(0, 1.5, 1), TypeError, "start"),
+        (lambda td: td.rename_key_("a", ()), KeyError, "empty tuple"),
+        (lambda td: td.new_zeros(2, layout=torch.ones(2)), TypeError, "layout"),
         (lambda td: td.prod(1.5), TypeError, "dim is an integer"),
         (lambda td: td.exclude((), "a"), KeyError, "empty tuple"),
         (

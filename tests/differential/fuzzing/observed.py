@@ -8,8 +8,10 @@ __all__ = ["OBSERVED"]
 
 VALUES = "NonTensor"
 ARITHMETIC = "all|any|apply|named_apply|norm|new_.*|prod|nansum|sum|add|sub|mul|div|reflected .*|operator .*"
+SUMS = "all|any|sum|nansum|mean|nanmean|prod|std|var|amax|amin|max|min|quantile"
+MORE = r"result.*\bt\(\["
 LOGIC = (
-    r"maximum|minimum|lerp|neg|where|tree_map|addc.*|clamp_.*|torch[.](add|sub|mul)|bitwise_.*|logical_.*|norm"
+    r"apply|masked_select|maximum|minimum|lerp|neg|where|tree_map|addc.*|clamp_.*|torch[.](add|sub|mul)|bitwise_.*|logical_.*|norm"
     r"|(operator|reflected) [\^|&]"
 )
 RESHAPES = r"reshape|view|unflatten|(torch[.])?flatten|repeat|repeat_interleave"
@@ -77,7 +79,37 @@ OBSERVED = (
     seen("`UnbatchedTensor` entries of reductions", calls="pack", ours="is a UnbatchedTensor, and pack"),
     seen("`td[...]` and `td[()]`", calls="detach_", ours="Can't detach views in-place", text=r"\)\[:\]"),
     seen('`rename_key_("b", ("b", "m"), safe=True)`', calls="rename_key_", ours="already present", text="safe=True"),
+    seen("an invalid key or index", kind="RuntimeError > IndexError", ours="index tensors of the shapes"),
+    seen("`td[0] = NonTensorData(", calls="setitem key", ours="cannot be written at an index", kind="^V"),
+    seen("`td[index] = [1, 2, 3]`", kind="^result", ours="of type list cannot be written"),
+    seen("`alpha=True`", kind="^result", ours="takes a bool as alpha", text="alpha=True"),
+    seen("in-place and ternary operations where `other`", kind="^result > KeyError", ours="mismatch", text="Unbatched"),
+    seen("in-place and ternary operations where `other`", kind="^result > KeyError", ours="mismatch", kinds="ragged"),
+    seen("`tensor < lazy`", kind="^result > StackError", ours="do not stack", kinds="ragged", text=MORE),
+    seen(
+        "`tensor < lazy`", kind="^result > Runtime", ours="expanded size", kinds="lazy", calls="(oper|refl).* [<>=!]=?"
+    ),
+    seen('`td.create_nested(("stack", "new"))`', calls="create_nested", kind="^result > KeyThroughLeafError"),
+    seen("`torch.split(stack, [1])`", calls="(torch[.])?split", kind="^result", ours="sum exactly", kinds="lazy"),
+    seen("`TensorDict.from_list([{", calls="from_list", kind="^result", ours="is incompatible with the batch-size"),
     # the reference refuses
+    seen(
+        "operations that torch has for", kind="IndexError > result", theirs="tuple index out", text=r"[(=, ](\(\)|\[\])"
+    ),
+    seen(
+        "values under other keys",
+        calls="update.*",
+        kind="> result",
+        theirs="batch dimension mismatch",
+        text=r", .*=?\[",
+    ),
+    seen("`lazy.apply(fn, inplace=True", kind="> result", theirs="device and out.device must be equal", kinds="lazy"),
+    seen("an `is_leaf=` that is not callable", calls="flatten_keys", kind="> result", theirs="no attribute 'join'"),
+    seen("a bool as an integer", kind="TypeError > result", theirs="not bool|bool, int|int, bool", text="True|False"),
+    seen(
+        "options that methods of a tensorclass lack", theirs="_set_at_.. got an unexp", kind="> result", kinds="class"
+    ),
+    seen("`td.set_at_(key, value, True)`", calls="set_at_", kind="> result", theirs="destination dtypes match"),
     seen(
         "`params * 2` where an entry is an integer", kind="> result", theirs="RuntimeError: Autograd not support dtype"
     ),
@@ -90,7 +122,7 @@ OBSERVED = (
     seen("`td[0] = 5` where an entry", kind="> result", theirs="Cannot update a NonTensorDataBase object", text=VALUES),
     seen(
         "operations that torch has for",
-        calls="all|any|logsumexp",
+        calls=f"{SUMS}|logsumexp",
         kind="TypeError > result",
         theirs="^TypeError: '>?<?=?' ",
     ),
@@ -118,12 +150,10 @@ OBSERVED = (
         "`td[...]` and `td[()]`", calls="getitem (index|key)|to_tensordict index", kind="value|kind|locked", text=WHOLE
     ),
     seen("the order of keys after `densify`", calls="fromkeys|dense_stack_tds|separates", kind="order"),
-    seen(
-        "a negative `dim` of `cummax", calls="sum|mean|prod|nan.*|std|var", kind="^shape|^values", text="-.*reduce=True"
-    ),
+    seen("a negative `dim` of `cummax", calls=SUMS, kind="^shape|^values", text="-.*reduce=True"),
     seen(
         "nested batch sizes after `max`",
-        calls="torch.mean|mean|torch.sum|sum|prod|std|var|nan.*",
+        calls=f"{SUMS}|torch[.](mean|sum)",
         kinds="lazy.*class",
         kind="kind",
         theirs="^TensorDict$",
@@ -190,6 +220,27 @@ OBSERVED = (
         calls="setitem (value|key)",
         kind="^result",
         ours="NonTensor.*cannot be written at an index",
+    ),
+    seen("nested batch sizes after `max`", calls="to", kind="batch|names", place="[.]", text="batch_size="),
+    seen("`tensor < lazy`", kind="length|value", place="[.]z", kinds="lazy.*class", text=MORE),
+    seen("`lazy.narrow(...)`", calls="narrow|expand", kind="locked", kinds="lazy"),
+    seen("the locks of results of `pow", kind="locked", kinds="lazy", calls="(operator|reflected) .*", text=MORE),
+    seen(
+        "`UnbatchedTensor` entries of reductions", calls=SUMS, kind="kind", theirs="^UnbatchedTensor$", text="Unbatched"
+    ),
+    seen("`stack.depth`", calls="property depth", kind="value", kinds="lazy.*class"),
+    seen(
+        "`td.repeat_interleave(0, dim)`", calls="repeat_interleave", kind="batch", kinds="lazy", text=r"_interleave\(0"
+    ),
+    seen("`td[0] = 5` where an entry", calls="setitem value", kind="kind", place="[.]data$", theirs="Tensor"),
+    seen("names of nested tensordicts after", calls="squeeze", kind="names", place="[.]"),
+    seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"\(\)"),
+    seen(
+        "nested lazy stacks in results",
+        calls="split_keys|separates",
+        place="[.]",
+        kind="kind|keys",
+        theirs="Lazy|stack_d",
     ),
     seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False"),
     seen("whether equal non-tensor values are", place="[.]z$", kind="kind", theirs="'text'|named", ours="'text'|named"),

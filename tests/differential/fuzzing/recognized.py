@@ -20,10 +20,10 @@ from fuzzing.predicates import (
 __all__ = ["RECOGNIZED"]
 
 SHAPES = re.compile(r"cannot be broadcast|Attempting to broadcast|must match the size|expanded size")
-VMAP = re.compile(r"in_dims=|vmap maps dimension")
+VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension")
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",
-         "vmap", "torch.gather", "gather", "view", "roll", "tree_map", "view block")  # fmt: skip
+         "vmap", "torch.gather", "torch.split", "gather", "view", "roll", "tree_map", "view block")  # fmt: skip
 COMPARES = tuple(
     f"{side} {symbol}" for side in ("operator", "reflected") for symbol in ("<", "<=", ">", ">=", "==", "!=")
 )
@@ -233,9 +233,9 @@ RECOGNIZED = (
         "`tc.non_tensor_items()`",
         lambda p, d: (
             p.call.name == "non_tensor_items"
-            and p.x.label.startswith("class")
+            and has(p, "class")
             and d.kind == "length"
-            and "z" not in p.x.entries
+            and "z=" not in p.lines()[0]
             and int(d.theirs) == int(d.ours) + 1
         ),
     ),

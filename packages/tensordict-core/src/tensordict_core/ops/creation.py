@@ -92,7 +92,9 @@ def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], opti
     device = td._meta.device if asked is KEEP else as_device(asked)
     # torch takes time for each option, so defaults are left out
     kwargs: dict[str, Any] = {} if asked is KEEP else {"device": device}
-    kwargs |= {key: options[key] for key in ("dtype", "layout", "pin_memory") if options.get(key)}
+    kwargs |= {key: options[key] for key in ("dtype", "layout") if options.get(key) is not None}
+    if options.get("pin_memory"):
+        kwargs["pin_memory"] = True
     requires_grad = options.get("requires_grad", False)
 
     def new(leaf: Tensor, shape: torch.Size) -> Tensor:

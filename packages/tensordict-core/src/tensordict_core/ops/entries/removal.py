@@ -124,6 +124,8 @@ class Removal(Access):
             raise errors.locked(f"rename_key_({old_key!r})")
         if parent._peek(name) is None:
             raise errors.missing_key(old_key, parent._keys(), type(self).__name__)
+        if not new:
+            raise errors.empty_key()
         if old == new:
             return self
         if safe and new in self:

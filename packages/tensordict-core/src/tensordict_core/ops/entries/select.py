@@ -270,6 +270,9 @@ class KeySelection(Node):
                 value = self._get(name)
                 if isinstance(value, Node) and not value._is_opaque:
                     entries[name] = value.empty(True, device=device)
+                    if names is not None and meta.names is not None:
+                        rest = value._meta.names or (None,) * len(value._meta.batch_size)
+                        entries[name]._put_names((*meta.names, *rest[len(meta.names) :]))
         return self._new(entries, meta)
 
     def clone(self, recurse: bool = True, **kwargs: Any) -> Self:

@@ -56,16 +56,17 @@ class Splitting(Node):
         """
         size = self._meta.batch_size
         at = normal_dim(dim, size)
-        count: Any = length
-        if not isinstance(count, int | torch.SymInt):
-            length = _whole(count, "narrow(): argument 'length' must be an int", length)
-        first = int(start) + (size[at] if int(start) < 0 else 0)
-        if not 0 <= first <= first + length <= size[at]:
+        begin, count = (
+            n if isinstance(n, int) else _whole(n, f"narrow(): argument '{name}' must be an int", n)
+            for name, n in (("start", start), ("length", length))
+        )
+        first = begin + (size[at] if begin < 0 else 0)
+        if not 0 <= first <= first + count <= size[at]:
             raise RuntimeError(
-                f"narrow: start {int(start)} and length {length} exceed size {size[at]} of dimension {at}; "
+                f"narrow: start {begin} and length {count} exceed size {size[at]} of dimension {at}; "
                 "pass a smaller start or length"
             )
-        part = self._index(Index((*(slice(None),) * at, slice(first, first + length)), size))
+        part = self._index(Index((*(slice(None),) * at, slice(first, first + count)), size))
         return part.lock_() if self._locked else part
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
