@@ -35,7 +35,7 @@ def test_it_is_a_tensordict_with_attributes(state):
 
 def test_defaults_and_missing_entries(state):
     assert state.mass is None and "mass" not in state
-    with pytest.raises(AttributeError, match="declares the field 'note'"):
+    with pytest.raises(AttributeError, match="has field 'note' declared but not set"):
         _ = state.note
     with pytest.raises(KeyError):
         state["note"]
@@ -46,11 +46,11 @@ def test_defaults_and_missing_entries(state):
 
 
 def test_the_constructor_checks_its_fields():
-    with pytest.raises(TypeError, match=r"missing the required fields \['position'\]"):
+    with pytest.raises(TypeError, match=r"missing required field\(s\): position"):
         State(batch_size=[3])
-    with pytest.raises(TypeError, match="declares no field 'typo'"):
+    with pytest.raises(TypeError, match=r"got unexpected field\(s\): typo"):
         State(position=torch.zeros(3), typo=1)
-    with pytest.raises(TypeError, match="missing the required fields"):
+    with pytest.raises(TypeError, match="missing required field"):
         State.from_tensordict(TensorDict({}))
     with pytest.raises(TypeError, match="takes a tensordict"):
         State.from_tensordict({"position": torch.zeros(3)})
@@ -103,7 +103,7 @@ def test_flags():
 
     with pytest.raises(RuntimeError, match="locked"):
         Frozen(x=torch.zeros(3)).x = torch.ones(3)
-    with pytest.raises(AttributeError, match="Attribute name keys can't be used with @tensorclass"):
+    with pytest.raises(AttributeError, match="Field 'keys' shadows a TensorDictBase attribute"):
 
         class Bad(TypedTensorDict):
             keys: torch.Tensor
@@ -117,7 +117,7 @@ def test_flags():
         class Cast(TypedTensorDict, autocast=True):
             x: torch.Tensor
 
-    with pytest.raises(TypeError, match="only accepts the flags"):
+    with pytest.raises(TypeError, match="Unknown TypedTensorDict option"):
         TypedTensorDict["bogus"]
 
 

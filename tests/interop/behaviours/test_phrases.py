@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NotRequired
 
 import pytest
 import torch
@@ -81,6 +81,11 @@ def sample_class(lib: Any) -> Any:
 
 def sample(lib: Any) -> Any:
     return sample_class(lib)(torch.zeros(3, 2), batch_size=[3])
+
+
+def typed_class(lib: Any, name: str = "x") -> Any:
+    annotations = {name: torch.Tensor, "y": NotRequired[torch.Tensor]}
+    return type("State", (lib.TypedTensorDict,), {"__annotations__": annotations})
 
 
 def set_device(lib: Any) -> Any:
@@ -232,6 +237,66 @@ CALLS: list[tuple[str, Row]] = [
     ("Expected a tensordict sample", lambda lib: composite(lib).log_prob(torch.zeros(1))),
     ("could be found in the sampled tensordict", lambda lib: composite(lib).icdf(lib.TensorDict({}))),
     ("no param z found in params with keys", lambda lib: composite(lib, z=torch.distributions.Normal)),
+    ("missing required field(s): x", lambda lib: typed_class(lib)(batch_size=[3])),
+    ("got unexpected field(s): typo", lambda lib: typed_class(lib)(x=torch.zeros(3), typo=1)),
+    ("has field 'y' declared but not set", lambda lib: typed_class(lib)(x=torch.zeros(3)).y),
+    ("shadows a TensorDictBase attribute", lambda lib: typed_class(lib, "keys")),
+    ("Unknown TypedTensorDict option: 'typo'", lambda lib: lib.TypedTensorDict["typo"]),
+    ("Can't instantiate abstract class TypedTensorDict", lambda lib: lib.TypedTensorDict()),
+    ("batch dimension mismatch", lambda lib: td(lib).set("s", ["a", "b"])),
+    ("Cannot set the attribute 'typo'", set_unknown),
+    ("Cannot set the attribute 'typo'", lambda lib: sample(lib).set("typo", torch.zeros(3))),
+    ("'Sample' object has no attribute or field 'typo'", lambda lib: sample(lib).typo),
+    ("device cannot be set using tensorclass.device = device", set_device),
+    ("Converting a tensorclass to boolean value is not permitted", lambda lib: bool(sample(lib))),
+    ("__setitem__ only supports", lambda lib: sample(lib).__setitem__(0, "a")),
+    ("must correspond to the class attributes", lambda lib: sample(lib).update({"typo": 1})),
+    (
+        "Keys from the tensordict",
+        lambda lib: sample_class(lib).from_tensordict(lib.TensorDict({"typo": 1})),
+    ),
+    ("Expected a TensorDictBase instance but got <class 'dict'>", lambda lib: sample_class(lib).from_tensordict({})),
+    ("Expected a dataclass input, got a <class 'int'>", lambda lib: lib.TensorDict.from_dataclass(1)),
+    ("Multiple dispatch failed for 'torch.stack'", other_class),
+    ("Multiple dispatch failed for 'torch.cat'", lambda lib: torch.cat([sample(lib), sample(lib)])),
+    ("Attribute name reshape can't be used with @tensorclass", field(torch.Tensor, "reshape")),
+    ("autocast is exclusive with nocast", field(int, "x", autocast=True, nocast=True)),
+    ("autocast is exclusive with nocast", exclusive_brackets),
+    ("tensor_only and autocast or nocast are exclusive", field(torch.Tensor, "x", autocast=True, tensor_only=True)),
+    ("tensor_only requires types to be Tensor", field(str, "x", tensor_only=True)),
+    ("only accepts the flags", lambda lib: lib.TensorClass["typo"]),
+    ("is an abstract base class and cannot be instantiated directly", lambda lib: lib.TensorClass()),
+    ("Failed to cast the value x to the type annotation", uncast),
+    ("non-default argument 'y' follows default argument", with_default_first),
+    ("missing 1 required positional argument: 'data'", lambda lib: lib.NonTensorData()),
+    ("Cannot modify locked TensorDict", set_data_of_locked),
+    (
+        "Cannot update a part of a NonTensorDataBase",
+        lambda lib: lib.NonTensorData("a").update_at_(lib.NonTensorData("b"), 0),
+    ),
+    (
+        "Cannot update a NonTensorDataBase object with a NonTensorStack",
+        lambda lib: lib.NonTensorData("a", batch_size=[2]).update(lib.NonTensorStack("b", "c")),
+    ),
+    ("is not supported", lambda lib: lib.NonTensorStack("a", "b").update("x")),
+    ("Cannot get the non-unique data of a NonTensorStack", lambda lib: lib.NonTensorStack("a", "b").data),
+    ("You're attempting to update a leaf in-place with a shared tensordict", shared_rows),
+    ("memmap and shared memory are mutually exclusive features", lambda lib: td(lib).memmap_().share_memory_()),
+    ("memmap and shared memory are mutually exclusive features", lambda lib: td(lib).share_memory_().memmap_()),
+    ("Can only make a memmap tensor within a memory-mapped tensordict", lambda lib: td(lib).make_memmap("b", (3,))),
+    ("already exists within the target tensordict", lambda lib: td(lib).memmap_().make_memmap("a", (3,))),
+    (
+        "Cannot call `make_memmap` on a LazyStackedTensorDict",
+        lambda lib: lib.lazy_stack([td(lib)]).memmap_().make_memmap("b", (1, 3)),
+    ),
+    ("Cannot refresh a TensorDict that is not memory mapped", lambda lib: td(lib).memmap_refresh_()),
+    ("has no file associated", lambda lib: lib.MemoryMappedTensor.zeros(3).filename),
+    (
+        "is incompatible with tensor.requires_grad",
+        lambda lib: lib.MemoryMappedTensor.from_tensor(torch.zeros(3, requires_grad=True)),
+    ),
+    ("Only CPU tensors are supported", lambda lib: lib.MemoryMappedTensor.empty(3, device="meta")),
+    ("Could not find the shape argument in the arguments", lambda lib: lib.MemoryMappedTensor.empty()),
 ]
 
 

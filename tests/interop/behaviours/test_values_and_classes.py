@@ -27,6 +27,15 @@ def sample(lib: Any) -> Any:
     return sample_class(lib)(torch.arange(3), torch.ones(3), batch_size=[3])
 
 
+def labelled(lib: Any) -> Any:
+    @lib.tensorclass
+    class Labelled:
+        x: torch.Tensor
+        label: str
+
+    return Labelled(torch.zeros(3), ["a", "b", "c"], batch_size=[3])
+
+
 def abstract_class(lib: Any) -> Any:
     class Base(lib.TensorClass, abc.ABC):
         x: torch.Tensor
@@ -106,6 +115,8 @@ ROWS = {
     "values as arrays": lambda lib: lib.NonTensorStack("a", "b").numpy(),
     "an array of strings": array_of_strings,
     "an array of objects": lambda lib: lib.TensorDict({"o": np.array([None, 1], dtype=object)})["o"],
+    "a part of a field of values": lambda lib: labelled(lib).get_at("label", 0),
+    "parts of a field of values": lambda lib: labelled(lib).get_at("label", slice(2)),
     "the handler of shared memory": handler,
     "the dtype of a filled tensor": lambda lib: lib.MemoryMappedTensor.full((2,), fill_value=1).dtype,
 }

@@ -92,6 +92,20 @@ def reserved_name(cls: type[Any], name: str, base: str = "TensorClass") -> Attri
     )
 
 
+def shadowing_name(cls: type[Any], name: str) -> AttributeError:
+    """Make the error for a field of a `TypedTensorDict` with the name of a member of every tensordict."""
+    return AttributeError(
+        f"Field {name!r} shadows a TensorDictBase attribute in {cls.__name__}; rename it, or use "
+        "TypedTensorDict['shadow'] to hide the attribute",
+        name=name,
+    )
+
+
+def unknown_option(flag: Any, flags: Iterable[str], base: str) -> UnknownFlagError:
+    """Make the error for an unknown flag in the brackets of a `TypedTensorDict`."""
+    return UnknownFlagError(f"Unknown {base} option: {flag!r}; the options are {_shown(flags)}")
+
+
 def exclusive(first: str, second: str) -> TypeError:
     """Make the error for two flags that exclude each other."""
     rule = "tensor_only and autocast or nocast are exclusive features"
@@ -168,7 +182,6 @@ def other_class(what: str, cls: type[Any], other: type[Any]) -> TypeError:
 def unset_field(cls: type[Any], name: str) -> AttributeError:
     """Make the error for a declared entry that is not set."""
     return AttributeError(
-        f"{cls.__name__} declares the field {name!r}, but this instance has no such entry; set it "
-        f"first, or read it with get({name!r})",
+        f"{cls.__name__!r} has field {name!r} declared but not set; set it first, or read it with get({name!r})",
         name=name,
     )

@@ -141,6 +141,11 @@ class Instance(Forwarding):
             return super().get(key, default) if default is NO_DEFAULT else default
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
+    def get_at(self, key: NestedKey, *index: Any, **options: Any) -> Any:
+        """Return the part of a field that an index selects; of non-tensor data, its plain values."""
+        part = super().get_at(key, *index, **options)
+        return part.tolist() if is_non_tensor(part) else part
+
     def set(  # type: ignore[override]  # core names the second parameter item, and code of tensorclasses names it value
         self, key: NestedKey, value: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
     ) -> Self:

@@ -80,7 +80,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
             if _is_form(annotation, ClassVar, "ClassVar"):
                 continue
             if hasattr(TypedTensorDict, name) and (name[0] == "_" or "shadow" not in cls._flags):
-                raise errors.reserved_name(cls, name, "TypedTensorDict")
+                raise errors.shadowing_name(cls, name)
             absent = _ABSENT if _is_form(annotation, NotRequired, "NotRequired") else dataclasses.MISSING
             defaults[name] = cls.__dict__.get(name, absent)
             setattr(cls, name, _attribute(name, defaults[name]))
@@ -93,7 +93,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
     def __class_getitem__(cls, item: Any) -> Any:
         flags = item if isinstance(item, tuple) else (item,)
         if not all(flag in (*_FLAGS, *_WITHOUT_EFFECT) for flag in flags):
-            raise errors.unknown_flag(item, _FLAGS, cls.__name__)
+            raise errors.unknown_option(item, _FLAGS, cls.__name__)
         return flagged(cls, flags)
 
     if not TYPE_CHECKING:  # type checkers derive the constructor from the annotations
@@ -110,10 +110,12 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
             **fields: Any,
         ) -> None:
             cls = type(self)
+            if cls is TypedTensorDict:
+                raise TypeError("Can't instantiate abstract class TypedTensorDict; define a subclass with fields")
             unknown = [name for name in fields if name not in cls._defaults]
             if unknown:
                 raise TypeError(
-                    f"{cls.__name__} declares no field {unknown[0]!r}; declare it, or pass a "
+                    f"{cls.__name__}() got unexpected field(s): {', '.join(unknown)}; declare them, or pass a "
                     "dictionary, which may hold other keys"
                 )
             entries = fields if source is None else {**_items(source), **fields}
@@ -208,6 +210,6 @@ def _check_required(cls: type[TypedTensorDict], tensordict: Any) -> None:
     ]
     if missing:
         raise TypeError(
-            f"{cls.__name__} is missing the required fields {missing}; give them, or declare them as "
+            f"{cls.__name__}() missing required field(s): {', '.join(missing)}; give them, or declare them as "
             "NotRequired or with a default"
         )

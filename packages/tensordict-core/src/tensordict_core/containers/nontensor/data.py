@@ -353,8 +353,8 @@ class NonTensorStack(NonTensorDataBase):
             for item in flat:
                 if not isinstance(item, list) or len(item) != n:
                     raise errors.SizeError(
-                        f"the list is not of the shape {list(size)}: level {level} holds {item!r}; give nested lists "
-                        "of that shape, or wrap a list that is one value in NonTensorData"
+                        f"batch dimension mismatch: the list is not of the shape {list(size)}, as level {level} holds "
+                        f"{item!r}; give nested lists of that shape, or wrap a list that is one value in NonTensorData"
                     )
             flat = [item for items in flat for item in items]
         return cls._make([_plain(item) for item in flat], Meta(size, device))
