@@ -27,7 +27,7 @@ from tensordict_memmap.loading.open import open_tree
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import check_local
-from tensordict_memmap.schema.node import Leaf, show
+from tensordict_memmap.schema.node import Leaf, plain, show
 from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
 from tensordict_memmap.storage.transaction import save_file
@@ -282,7 +282,7 @@ def _write(staged: str, parts: list[_Part], metadata: dict[str, str], run: Run) 
 
 
 def _ranges(part: _Part, offset: int) -> list[FileRange]:
-    key = part.leaf.key[0] if len(part.leaf.key) == 1 else part.leaf.key
+    key = plain(part.leaf.key)
     if part.blocks is None:
         source = contiguous_source(part.leaf) if part.leaf.source is None else part.leaf.source
         return [FileRange(key, source, offset)]

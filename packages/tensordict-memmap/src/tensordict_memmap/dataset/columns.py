@@ -28,7 +28,7 @@ from tensordict_memmap.engine.sources import FileRange, check_memory
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import write_into
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, show
+from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, plain, show
 from tensordict_memmap.storage.rows_committed import RaggedState
 from tensordict_memmap.storage.staging import replacing
 
@@ -49,7 +49,7 @@ class Column:
 
     def __init__(self, root: str, leaf: Leaf) -> None:
         self.leaf = leaf
-        self.key: Any = leaf.key[0] if len(leaf.key) == 1 else leaf.key
+        self.key = plain(leaf.key)
         self.path = f"{root}/{leaf.file}"
         self.row_shape = leaf.shape[1:]
         self.row_bytes = prod(self.row_shape) * leaf.dtype.itemsize

@@ -39,6 +39,7 @@ from tensordict_memmap.remote.store import Store
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.schema.node import plain
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
 
@@ -374,9 +375,8 @@ def make_files(layout: Layout, staged: str, keys: Mapping[int, Any], run: Run) -
 
 def _make_file(layout: Layout, number: int, staged: str, key: Any, made: list[bool]) -> None:
     path, size = path_in(staged, layout.files[number]), layout.sizes[number]
-    name = key[0] if len(key) == 1 else key
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | syscalls.BINARY
-    with error_context(name or None, path), Descriptor(os.open, path, flags, 0o666) as file:
+    with error_context(plain(key) or None, path), Descriptor(os.open, path, flags, 0o666) as file:
         fd = file.fileno()
         reserved = syscalls.reserve(fd, 0, size)
         if not reserved:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.engine.file_ranges import file_ranges
 from tensordict_memmap.engine.sources import FileRange, Run, Scattered
 from tensordict_memmap.engine.write_plan import FileWrite
-from tensordict_memmap.schema.node import Path
+from tensordict_memmap.schema.node import Path, plain
 from tensordict_memmap.schema.plan import plain_address
 
 __all__ = ["byte_strides", "pieces_of", "writes_of"]
@@ -119,15 +118,11 @@ def _piece(
         return offset, key, view, nbytes
     strides = byte_strides(shape, view.element_size())
     start = offset + sum(first * step for first, step in zip(box.offset, strides, strict=True))
-    part = Scattered(_name(key), view, start, strides)
+    part = Scattered(plain(key), view, start, strides)
     outer, _ = part.run()
     if all(size == 1 for size in view.shape[:outer]):
         return start, key, view, nbytes
     return part
-
-
-def _name(key: Path) -> Any:
-    return key[0] if len(key) == 1 else key
 
 
 def _long_runs(part: Scattered) -> Iterator[FileRange | Scattered]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensordict_memmap.engine.sources import FileRange, Run
 from tensordict_memmap.engine.tuning import SMALL_FILE
-from tensordict_memmap.schema.node import Path, Stacked
+from tensordict_memmap.schema.node import Path, Stacked, plain
 
 __all__ = ["file_ranges"]
 
@@ -51,7 +51,7 @@ def file_ranges(
             ranges.append(Run(keys[part], addresses[part], sizes[part], begins[first], sources[part]))
             continue
         key, source = keys[first], sources[first]
-        name = key[0] if len(key) == 1 else key
+        name = plain(key)
         if isinstance(source, Stacked):
             ranges += _stacked(name, source, begins[first])
         else:

@@ -18,7 +18,18 @@ import torch
 from tensordict_core import LazyStackedTensorDict, NonTensorStack
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.dtypes import dtype_from_name
-from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, find_class, outer_size, show
+from tensordict_memmap.schema.node import (
+    WRAPPED,
+    Dense,
+    Leaf,
+    Node,
+    Parts,
+    Path,
+    Value,
+    find_class,
+    outer_size,
+    subject,
+)
 
 __all__ = ["EXTRA_START", "FIELDS", "LENGTHS", "OFFSETS", "VALUES", "end_of_leaves", "jagged", "parse", "parse_extra"]
 
@@ -240,7 +251,7 @@ class _Parser:
         return Value(key, "", self.size(size, key), value=value)
 
     def damaged(self, key: Path, what: str) -> ValueError:
-        where = f"key {show(key)}" if key else "the saved tensordict"
+        where = subject(key, "the saved tensordict")
         return ValueError(
             f"{where} in {self.where} has an invalid description: {what}; the file is damaged: save it again"
         )

@@ -28,6 +28,7 @@ from tensordict_memmap.schema.node import (
     find_class,
     nearest,
     show,
+    subject,
 )
 from tensordict_memmap.schema.plan import LAZY
 
@@ -55,7 +56,7 @@ class Folder(Protocol):
 
 def damaged(key: Path, folder: str, what: str) -> ValueError:
     """Return the error for an invalid description."""
-    where = f"key {show(key)}" if key else "the saved tensordict"
+    where = subject(key, "the saved tensordict")
     place = f"{folder}/{META}" if folder else META
     return ValueError(f"{where} is described in {place}, which {what}; restore the file or save again")
 

@@ -10,9 +10,9 @@ import torch
 from tensordict_core.extension import Node as TensorNode
 from tensordict_memmap.formats.safetensors.dotted_names import by_names
 from tensordict_memmap.loading.calls import describe_saved, load_memmap
-from tensordict_memmap.schema.diff import Report, differences, other_components, plain, refuse, table, write
+from tensordict_memmap.schema.diff import Report, differences, other_components, refuse, table, write
 from tensordict_memmap.schema.dtypes import as_bytes
-from tensordict_memmap.schema.node import Leaf, Node, Value
+from tensordict_memmap.schema.node import Leaf, Node, Value, plain
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows
 

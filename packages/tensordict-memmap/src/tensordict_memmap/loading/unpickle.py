@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.node import Node, Value, nodes, show
+from tensordict_memmap.schema.node import Node, Value, nodes, subject
 
 __all__ = ["PickleNotAllowed", "unpickle"]
 
@@ -35,16 +35,15 @@ def unpickle(schema: Node, read: Callable[[Value], Any], where: str, allowed: bo
         return
     if pickled and not allowed:
         raise PickleNotAllowed(
-            f"{_place(pickled[0])} was pickled, and unpickling runs code from the file; pass "
+            f"{subject(pickled[0].key, 'the value')} was pickled, and unpickling runs code from the file; pass "
             f"allow_pickle=True if you trust who wrote {where}"
         )
     for value in pickled:
         value.value = read(value)
         if value.stack:
             if not isinstance(value.value, list):
-                raise ValueError(f"{_place(value)} in {where} is not a list of values; the file is damaged: save again")
+                raise ValueError(
+                    f"{subject(value.key, 'the value')} in {where} is not a list of values; the file is damaged: "
+                    "save again"
+                )
             value.batch_size = nontensor.stack_size(value.value, value.batch_size)
-
-
-def _place(value: Value) -> str:
-    return f"key {show(value.key)}" if value.key else "the value"

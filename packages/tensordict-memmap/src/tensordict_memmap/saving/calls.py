@@ -37,10 +37,10 @@ from tensordict_memmap.saving.archive import ArchiveWriter
 from tensordict_memmap.saving.job import Writer
 from tensordict_memmap.saving.options import DEFAULTS, SHARED_MEMORY, SaveOptions
 from tensordict_memmap.saving.safetensors import SafetensorsWriter
-from tensordict_memmap.saving.tree import TreeWriter, error_key
+from tensordict_memmap.saving.tree import TreeWriter
 from tensordict_memmap.schema.build import build, fill
 from tensordict_memmap.schema.nested import nested_of
-from tensordict_memmap.schema.node import Leaf
+from tensordict_memmap.schema.node import Leaf, plain
 from tensordict_memmap.schema.plan import check_source, plan
 from tensordict_memmap.schema.sharded import distributed_calls, has_distributed
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
@@ -307,7 +307,7 @@ def _share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) 
 def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
     if leaf.layout != "strided":
         return _share_nested(leaf, source, [part.detach().reshape(-1) for part in source.unbind()])
-    check_memory(error_key(leaf), source)
+    check_memory(plain(leaf.key), source)
     return MemoryMappedTensor.from_tensor(source.detach() if source.requires_grad else source)
 
 
@@ -324,6 +324,6 @@ def _zeros(leaf: Leaf, source: torch.Tensor, reserve: bool) -> torch.Tensor:
         return _share_nested(leaf, source, [part.new_zeros(prod(part.shape)) for part in source.unbind()])
     made = MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
     if reserve and made.handler.descriptor is not None:
-        with error_context(error_key(leaf)):
+        with error_context(plain(leaf.key)):
             reserve_file(made.handler.descriptor.fileno(), made.nbytes)
     return made

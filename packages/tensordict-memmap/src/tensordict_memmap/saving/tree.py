@@ -27,7 +27,7 @@ from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.saving.job import Run, Writer
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.build import build, fill
-from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves, nodes, show
+from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves, nodes, plain, show
 from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
@@ -35,7 +35,6 @@ from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 __all__ = [
     "TreeFile",
     "TreeWriter",
-    "error_key",
     "escaped_names",
     "leaf_files",
     "link_file",
@@ -75,7 +74,7 @@ def leaf_files(leaf: Leaf, *, like: bool = False) -> Iterator[TreeFile]:
         leaf: The leaf.
         like: Whether to leave out the values.
     """
-    key, source = error_key(leaf), leaf.source
+    key, source = plain(leaf.key), leaf.source
     if leaf.layout == "strided":
         if leaf.nbytes:
             yield TreeFile(leaf.file, [] if like or source is None else [FileRange(key, source)], leaf.nbytes, key)
@@ -102,11 +101,6 @@ def escaped_names(schema: Node) -> dict[str, dict[str, str]]:
         for node in nodes(schema)
         if isinstance(node, Dense) and node.escaped
     }
-
-
-def error_key(leaf: Leaf) -> Any:
-    """Return the key of a leaf in the form that errors show."""
-    return leaf.key[0] if len(leaf.key) == 1 else leaf.key
 
 
 def refuse_mapped(leaf: Leaf, target: str) -> None:
@@ -205,7 +199,7 @@ class TreeWriter(Writer):
         writes = [self._file_write(file, staged) for file in files]
         run.write_files(writes)
         if options.reserve:
-            reserve_files((error_key(leaf), f"{staged}/{leaf.file}") for leaf in self.leaves)
+            reserve_files((plain(leaf.key), f"{staged}/{leaf.file}") for leaf in self.leaves)
         if options.checksum:
             for file, written in zip(files, writes, strict=True):
                 entries[file.path] = Entry(file.size, written.extents[0].checksum())

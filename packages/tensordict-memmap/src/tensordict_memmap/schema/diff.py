@@ -15,10 +15,10 @@ import torch
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
 from tensordict_core.extension import Meta
 from tensordict_core.extension import Node as TensorNode
-from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, Value, listed, nodes, show
+from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, Value, listed, nodes, plain, show
 from tensordict_memmap.schema.plan import LAZY, plan
 
-__all__ = ["Report", "differences", "fit", "plain", "refuse", "table", "write"]
+__all__ = ["Report", "differences", "fit", "refuse", "table", "write"]
 
 
 Key = str | Path
@@ -156,11 +156,6 @@ def table(node: Node) -> dict[Path, Leaf | Value]:
         elif isinstance(one, Dense):
             found.update((entry.key[start:], entry) for entry in one.entries.values() if isinstance(entry, Leaf))
     return found
-
-
-def plain(key: Path) -> Key:
-    """Return a nested key in the form that tensordicts return: a string if it has one part."""
-    return key[0] if len(key) == 1 else key
 
 
 def differences(new: Node, old: Node) -> Report:

@@ -37,8 +37,10 @@ __all__ = [
     "nearest",
     "nodes",
     "outer_size",
+    "plain",
     "registered_name",
     "show",
+    "subject",
 ]
 
 WRAPPED = "_tensordict"
@@ -225,6 +227,16 @@ def show(key: Path) -> str:
     ("'a'", "('a', 'b')")
     """
     return repr(key[0]) if len(key) == 1 else repr(key)
+
+
+def subject(key: Path, whole: str = "the saved object") -> str:
+    """Return a nested key as the subject of an error; ``whole`` for the empty one."""
+    return f"key {show(key)}" if key else whole
+
+
+def plain(key: Path) -> Any:
+    """Return a nested key in the form that tensordicts return: a string if it has one part."""
+    return key[0] if len(key) == 1 else key
 
 
 def nodes(node: Node) -> Iterator[Node]:

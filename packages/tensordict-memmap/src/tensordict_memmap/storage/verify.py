@@ -21,7 +21,7 @@ from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import BLOCK, Extent, read_checksum
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, listed, nodes, show
+from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, listed, nodes, subject
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Manifest
 
@@ -83,12 +83,12 @@ def verify_tree(node: Node, root: str, manifest: Manifest | None, only: tuple[st
         on_the_way = one.key == only[: len(one.key)] or one.key[: len(only)] == only
         if on_the_way:
             place = one.folder + "/" if one.folder else ""
-            named[f"{place}{META}"] = f"the description of {_name(one.key)}"
+            named[f"{place}{META}"] = f"the description of {subject(one.key)}"
             if isinstance(one, Value) and one.pickle is not None:
-                named[one.pickle] = _name(one.key)
+                named[one.pickle] = subject(one.key)
     for path, leaf in leaf_files(node, only).items():
         if leaf.nbytes or leaf.layout != "strided":
-            named[path] = _name(leaf.key)
+            named[path] = subject(leaf.key)
     checks: list[Range] = []
     missing = []
     for path, name in named.items():
@@ -209,7 +209,3 @@ def _size(path: str, name: str) -> int:
         raise FileNotFoundError(
             errno.ENOENT, f"the file of {name} is missing, and every leaf and node requires one; restore it", path
         ) from None
-
-
-def _name(key: tuple[str, ...]) -> str:
-    return f"key {show(key)}" if key else "the saved object"

@@ -14,7 +14,7 @@ import numpy as np
 from tensordict_core import NonTensorData, NonTensorStack
 from tensordict_core.extension import Meta
 
-__all__ = ["STACK", "TEXT", "VALUE", "Encoded", "decode", "encode"]
+__all__ = ["STACK", "TEXT", "VALUE", "Encoded", "decode", "encode", "text_of"]
 
 STACK = "__tensordict_stack__"
 """Attribute of an array of strings, one for each position: the batch size."""
@@ -80,10 +80,10 @@ def decode(key: str, stored: Encoded, meta: Meta, allow_pickle: bool = False) ->
         value = _loaded(key, bytes(content), facts.get("encoding"), allow_pickle)  # type: ignore[arg-type]  # bytes, as the attribute says
         stack = facts.get("stack")
     elif isinstance(content, np.ndarray):
-        value = [_text(one) for one in content.reshape(-1).tolist()]
+        value = [text_of(one) for one in content.reshape(-1).tolist()]
         stack = list(content.shape)
     else:
-        value, stack = _text(content), None
+        value, stack = text_of(content), None
     if stack is None:
         return NonTensorData(value, batch_size=meta.batch_size, device=meta.device)
     if not isinstance(value, list) or len(value) != int(np.prod(stack)):
@@ -109,7 +109,8 @@ def _loaded(key: str, content: bytes, encoding: Any, allow_pickle: bool) -> Any:
         raise ValueError(f"the value of {key!r} is damaged: it is not JSON ({error}); write the entry again") from None
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return text that a library returns as bytes or as a string."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

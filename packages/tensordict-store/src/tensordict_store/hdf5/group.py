@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_store.arrays.dtypes import as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
 from tensordict_store.arrays.group import FACTS, Array, Group
 from tensordict_store.arrays.selection import Range, Selection
-from tensordict_store.arrays.values import STACK, TEXT, VALUE, Encoded
+from tensordict_store.arrays.values import STACK, TEXT, VALUE, Encoded, text_of
 from tensordict_store.extras import require
 from tensordict_store.hdf5.chunks import creation_options
 from tensordict_store.hdf5.contiguous import read_rows
@@ -46,7 +46,7 @@ class H5Array(Array):
         attributes = dataset.attrs if stored.kind in "uOSV" else ()
         self.dtype = None if VALUE in attributes or STACK in attributes or TEXT in attributes else torch_dtype(stored)
         if self.dtype is not None and _DTYPE in attributes:
-            self.dtype = dtype_named(_text(dataset.attrs[_DTYPE]))
+            self.dtype = dtype_named(text_of(dataset.attrs[_DTYPE]))
         if self.dtype is not None and file.read_only and stored.isnative and dataset.chunks is None:
             self._offset = dataset.id.get_offset()
 
@@ -145,7 +145,7 @@ class H5Array(Array):
         if VALUE in attributes:
             facts = attributes[VALUE]
             encoded = content.tobytes() if isinstance(content, np.ndarray) else bytes(content)
-            return Encoded(encoded, {VALUE: json.loads(_text(facts))})
+            return Encoded(encoded, {VALUE: json.loads(text_of(facts))})
         if isinstance(content, np.ndarray):
             return Encoded(content, {STACK: list(content.shape)})
         return Encoded(content, {TEXT: True})
@@ -311,7 +311,7 @@ class H5Group(Group):
         if found is None:
             return {}
         try:
-            facts = json.loads(_text(found))
+            facts = json.loads(text_of(found))
         except ValueError:
             facts = None
         if not isinstance(facts, dict):
@@ -389,7 +389,3 @@ def create_file(filename: Any, locking: Any, options: dict[str, Any], fill: Call
 def _open_again(path: str, mode: str, locking: Any, name: str, options: dict[str, Any]) -> H5Group:
     file = open_file(path, mode, locking)
     return H5Group(file, file.handle[name], options)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -36,7 +36,7 @@ from tensordict_memmap.schema.node import (
     find_class,
     nodes,
     outer_size,
-    show,
+    subject,
 )
 from tensordict_memmap.schema.plan import LAZY
 
@@ -197,7 +197,7 @@ class _Parser:
         try:
             made.value = nontensor.from_forms(about["non_tensor"], about.get("exact"))
         except (ValueError, EOFError, KeyError) as error:
-            raise ValueError(f"the value of {_place(key)} in {self.where} cannot be read: {error}") from error
+            raise ValueError(f"the value of {subject(key)} in {self.where} cannot be read: {error}") from error
         if made.stack:
             if not isinstance(made.value, list):
                 raise self.damaged(key, "its values are not a list")
@@ -224,12 +224,8 @@ class _Parser:
 
 def _damaged(where: str, key: Path, what: str) -> ValueError:
     return ValueError(
-        f"{_place(key)} in {where} has an invalid description: {what}; the file is damaged: save it again"
+        f"{subject(key)} in {where} has an invalid description: {what}; the file is damaged: save it again"
     )
-
-
-def _place(key: Path) -> str:
-    return f"key {show(key)}" if key else "the saved object"
 
 
 # --- tensors
