@@ -55,7 +55,7 @@ def test_the_constructor_raises_the_errors_of_dataclasses():
 
 
 def test_a_value_must_start_with_the_batch_size():
-    with pytest.raises(RuntimeError, match="key 'x' has shape"):
+    with pytest.raises(RuntimeError, match=r"batch dimension mismatch.*for key 'x'"):
         Sample(torch.zeros(3), batch_size=[4])
 
 

@@ -201,5 +201,5 @@ def test_nested_tensors_hold_lazy_elements_that_stack_and_no_ragged_ones():
     read = LazyStackedTensorDict(*inner).get("x", as_nested_tensor=True, layout=torch.strided)
     assert [part.shape for part in read.unbind()] == [(2, 3), (2, 4)] and read[0].sum() == 3
     for refused in (lambda td: td.densify(), lambda td: td.get("x", as_nested_tensor=True)):
-        with pytest.raises(RuntimeError, match=r"key 'x' has the shapes \[\[3\], \[4\]\]"):
+        with pytest.raises(RuntimeError, match=r"key 'x': their shapes are \[\[3\], \[4\]\]"):
             refused(LazyStackedTensorDict(*[ragged(torch.zeros(3), torch.zeros(4))] * 2))

@@ -224,3 +224,42 @@ def test_a_dense_node_that_takes_ragged_entries_becomes_a_lazy_stack():
     td = TensorDict({"n": {"x": torch.ones(2, 1), "y": torch.ones(2)}}, [2])
     td.update(lazy_stack([TensorDict({"n": {"x": torch.ones(n)}}) for n in (2, 3)]))
     assert td["n"][1]["x"].shape == (3,) and td["n", "y"].tolist() == [1, 1]
+
+
+def exclusive():
+    return lazy_stack([TensorDict({"b": torch.ones(3), f"own{i}": torch.full((3,), i)}, [3]) for i in range(2)])
+
+
+@pytest.mark.parametrize(
+    ("operation", "own"),
+    [
+        (lambda td: td.reshape(-1), [0, 0, 0, 1, 1, 1]),
+        (lambda td: td.flatten(), [0, 0, 0, 1, 1, 1]),
+        (lambda td: td[torch.tensor([[True, False, False], [True, True, False]])], [0, 1, 1]),
+        (lambda td: td[[1, 0], [0, 2]], [1, 0]),
+        (lambda td: td.repeat(2, 1), [0, 1, 0, 1]),
+        (lambda td: td.repeat_interleave(2, dim=0), [0, 0, 1, 1]),
+        (lambda td: td.masked_select(torch.ones(2, 3, dtype=torch.bool)), [0, 0, 0, 1, 1, 1]),
+    ],
+)
+def test_rows_keep_the_keys_that_others_lack(operation, own):
+    rows = operation(exclusive()).tensordicts
+    assert [list(row.keys()) for row in rows] == [["b", f"own{i}"] for i in own]
+    assert all((row[f"own{i}"] == i).all() for row, i in zip(rows, own, strict=True))
+
+
+def test_an_operand_of_more_dimensions_expands_a_ragged_stack():
+    sizes = lazy_stack([TensorDict({"a": torch.ones(3, i + 1)}, [3]) for i in range(2)])
+    for td in (sizes, exclusive()):
+        total = td + torch.ones(4, 2, 3)
+        assert total.batch_size == (4, 2, 3) and total.stack_dim == 1
+        for got, element in zip(total.tensordicts, td.tensordicts, strict=True):
+            assert (got == element.expand(4, 3) + 1).all()
+
+
+def test_a_ragged_stack_moves_in_place():
+    td = lazy_stack([TensorDict({"a": torch.ones(3, i + 1)}, [3]) for i in range(2)])
+    elements = list(td.tensordicts)
+    assert td.to("cpu", dtype=torch.float64, inplace=True) is td and td.device == torch.device("cpu")
+    assert all(now is before for now, before in zip(td.tensordicts, elements, strict=True))
+    assert [(one.device, one["a"].dtype) for one in elements] == [(torch.device("cpu"), torch.float64)] * 2

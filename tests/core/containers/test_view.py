@@ -134,3 +134,16 @@ def test_an_index_that_does_not_fit_is_refused():
 
 def test_the_name_that_programs_know_makes_a_view_too():
     assert type(parent()._get_sub_tensordict(0)) is SubTensorDict
+
+
+def test_what_moves_or_detaches_the_tensors_of_the_parent_is_refused():
+    view = parent().view_at(0)
+    with pytest.raises(RuntimeError, match="Converting a sub-tensordict values to memmap cannot be done"):
+        view.memmap_()
+    with pytest.raises(RuntimeError, match="Casting a sub-tensordict values to shared memory cannot be done"):
+        view.share_memory_()
+    with pytest.raises(RuntimeError, match="Detaching a sub-tensordict in-place cannot be done"):
+        view.detach_()
+    with pytest.raises(TypeError, match="Cannot send a SubTensorDict instance to device/dtype inplace"):
+        view.to(torch.float64, inplace=True)
+    assert view.to(torch.float64)["a"].dtype == torch.float64 and view["a"].dtype == torch.float32

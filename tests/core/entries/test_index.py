@@ -260,3 +260,26 @@ def test_a_tensor_that_a_leaf_cannot_take_is_written_into_none(kind):
         assert not any(leaf.any() for element in elements for leaf in element.values(True, True))
     td[:] = torch.tensor([1.0, 2.0])
     assert all(leaf.all() for element in elements for leaf in element.values(True, True))
+
+
+def test_rows_of_an_empty_dimension_are_out_of_bounds() -> None:
+    td = TensorDict({"a": torch.zeros(0, 3)}, [0])
+    for index in ([0, 1], torch.tensor([1]), (slice(None), [0])[1:]):
+        with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 0"):
+            td[index]
+    assert td[torch.tensor([], dtype=torch.long)].batch_size == (0,)
+
+
+def test_a_tuple_in_an_index_is_a_list_of_positions() -> None:
+    td = TensorDict({"a": torch.arange(12).reshape(4, 3)}, [4, 3])
+    assert td[(2, 0),]["a"].equal(td["a"][[2, 0]])
+    assert td[:, (1, 1)].batch_size == (4, 2)
+    td[(0, 1),] = 0
+    assert not td["a"][:2].any()
+
+
+def test_values_of_fewer_batch_dimensions_are_broadcast_in_longer_nested_ones() -> None:
+    td = TensorDict({"n": TensorDict({"x": torch.arange(24.0).reshape(4, 3, 2)}, [4, 3, 2])}, [4, 3])
+    td[0:1] = td[3]
+    td[1:3] = td[3]
+    assert (td["n", "x"] == td["n", "x"][3]).all()

@@ -105,7 +105,9 @@ def test_the_result_has_the_names_of_the_first_operand() -> None:
 
 def test_bad_names_are_refused() -> None:
     td = _dense()
-    with pytest.raises(RuntimeError, match=r"must equate the 3 batch dimensions, got .*; give one name"):
+    with pytest.raises(
+        RuntimeError, match=r"must equate the tensordict batch_dims attribute. Got .* for batch_dims 3; give one name"
+    ):
         td.names = ["x", "y"]
     with pytest.raises(ValueError, match=r"names are non-unique.*rename one"):
         td.names = ["x", "x", "y"]

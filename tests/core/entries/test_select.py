@@ -337,3 +337,11 @@ def test_a_missing_nested_key_is_named_as_a_whole_with_the_keys_beside_it(lazy: 
     with pytest.raises(KeyError, match=r"\('n', 'reward'\) is a Tensor, not a tensordict"):
         td.select(("n", "reward", "x"))
     assert list(td.select(("n", "rewrd"), strict=False).keys(True, True)) == []
+
+
+def test_sets_of_keys_reproduce_the_structure() -> None:
+    td = TensorDict({"a": 1, "n": {"x": 2, "m": {"y": 3}}})
+    parts = td.split_keys(["a"], [("n", "x")], reproduce_struct=True)
+    assert [sorted(map(str, part.keys(True, True))) for part in parts] == [["a"], ["('n', 'x')"], ["('n', 'm', 'y')"]]
+    assert all("m" in part["n"] for part in parts)
+    assert ["n" in part for part in td.split_keys(["a"], [("n", "x")])] == [False, True, True]

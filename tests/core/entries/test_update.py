@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, TensorDict
+from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
 
 
 def tree() -> TensorDict:
@@ -238,3 +238,19 @@ def test_nested_batch_sizes_are_taken_over_where_the_root_keeps_its_own():
     source = TensorDict({"n": TensorDict({"b": torch.zeros(3, 7)}, [3, 7])}, [3])
     td.update(source, update_batch_size=True)
     assert td["n"] is node and node.batch_size == (3, 7) and node["b"].shape == (3, 7)
+
+
+def test_replace_takes_a_dictionary_and_values_by_name() -> None:
+    td = TensorDict({"a": 1, "b": 2})
+    assert td.replace({"a": 5, "c": 6}, a=7).to_dict() == {"a": 7, "b": 2, "c": 6}
+    assert td.to_dict() == {"a": 1, "b": 2}
+    with pytest.raises(RuntimeError, match="Only a single argument"):
+        td.replace({"a": 5}, {"b": 6})
+
+
+def test_a_locked_lazy_stack_is_updated_in_place() -> None:
+    stack = lazy_stack([TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]).lock_()
+    stack.update(stack + 1, inplace=True)
+    assert (stack["a"] == 1).all()
+    with pytest.raises(RuntimeError, match="Cannot modify locked"):
+        stack.update(stack + 1)

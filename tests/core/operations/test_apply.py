@@ -68,3 +68,11 @@ def test_call_on_nested_passes_nodes_unchanged():
     td.apply(lambda x, y: kinds.append(type(y)), other, call_on_nested=True)
     td.apply(lambda x, y: kinds.append(type(y)), TensorDict({"a": ["p", "q"]}, [2]))
     assert kinds == [NonTensorData, NonTensorStack]
+
+
+def test_nested_batch_sizes_that_are_longer_are_kept_if_the_results_have_them() -> None:
+    td = TensorDict({"a": torch.ones(4, 3), "n": TensorDict({"x": torch.ones(4, 3, 2)}, [4, 3])}, [4])
+    assert td.apply(lambda x: x + 1, batch_size=[4, 3])["n"].batch_size == (4, 3)
+    assert td.apply(lambda x: x[0], batch_size=[])["n"].batch_size == (3,)
+    total = td.apply(lambda x: x.sum(), batch_size=[])
+    assert total["n"].batch_size == () and total["n", "x"] == 24

@@ -214,7 +214,7 @@ def test_gradients_flow_through_operations_that_move_and_combine_leaves(name: st
 def test_an_update_that_a_parameter_refuses_changes_no_leaf() -> None:
     td = TensorDict({"a": torch.zeros(2), "p": torch.nn.Parameter(torch.zeros(2)), "z": torch.zeros(2)}, [2])
     for target in (td, td.view(1, 2)):
-        with pytest.raises(RuntimeError, match="'p' is a leaf Variable that requires grad"):
+        with pytest.raises(RuntimeError, match="'p': a leaf Variable that requires grad"):
             target.update_(target.data + 1)
     assert not any(leaf.any() for leaf in td.values())
     with torch.no_grad():

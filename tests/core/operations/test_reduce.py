@@ -205,7 +205,7 @@ def test_reducing_a_lazy_stack_equals_reducing_the_dense_stack() -> None:
 def test_leaves_of_a_ragged_lazy_stack_are_reduced_together() -> None:
     ragged = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (2, 3)])
     assert ragged.sum(reduce=True).item() == 5.0
-    with pytest.raises(RuntimeError, match="'a' has the shapes"):
+    with pytest.raises(RuntimeError, match="under the key 'a': their shapes"):
         ragged.sum(dim=0)
 
 

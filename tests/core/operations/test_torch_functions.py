@@ -141,19 +141,23 @@ def test_assert_close_names_each_entry_and_the_largest_difference(td: TensorDict
     with pytest.raises(AssertionError) as info:
         assert_close(other, td, msg="while testing", prefix="root")
     text = str(info.value)
-    assert "('root', 'a') does not match: largest difference 0.5 at (1, 2, 3) (2 of 24 elements" in text
-    assert "('root', 'b', 'c') does not match: largest difference inf at (0, 1, 2)" in text and text.endswith(
-        "while testing"
+    assert (
+        "key ('root', 'a') does not match, got mse = 0.01302, largest difference 0.5 at (1, 2, 3) (2 of 24 elements"
+        in text
+    )
+    assert (
+        "key ('root', 'b', 'c') does not match, got mse = nan, largest difference inf at (0, 1, 2)" in text
+        and text.endswith("while testing")
     )
     assert assert_close(other.exclude("b"), td.exclude("b"), atol=0.6, rtol=0)
 
 
 def test_assert_close_compares_keys_shapes_dtypes_and_metadata(td: TensorDict) -> None:
     for actual, message in (
-        (td.double(), "'a' does not match: dtype torch.float64 instead of torch.float32"),
-        (td.clone().set("s", "other"), "'s' does not match: value 'other' instead of 'text'"),
-        (td.clone().set("a", torch.ones(2, 3)), r"'a' does not match: shape \[2, 3\] instead of \[2, 3, 4\]"),
-        (td.clone().set("a", TensorDict({}, [2, 3])), "'a' does not match: TensorDict instead of Tensor"),
+        (td.double(), "key 'a' does not match, got dtype torch.float64 instead of torch.float32"),
+        (td.clone().set("s", "other"), "key 's' does not match, got value 'other' instead of 'text'"),
+        (td.clone().set("a", torch.ones(2, 3)), r"key 'a' does not match, got shape \[2, 3\] instead of \[2, 3, 4\]"),
+        (td.clone().set("a", TensorDict({}, [2, 3])), "key 'a' does not match, got TensorDict instead of Tensor"),
     ):
         with pytest.raises(AssertionError, match=message):
             assert_close(actual, td)
@@ -168,7 +172,9 @@ def test_assert_close_compares_keys_shapes_dtypes_and_metadata(td: TensorDict) -
 def test_assert_close_of_integers_bools_nan_and_lazy_stacks() -> None:
     one = TensorDict({"i": torch.tensor([1, 2]), "b": torch.tensor([True, False]), "e": torch.zeros(0)})
     other = TensorDict({"i": torch.tensor([1, 5]), "b": torch.tensor([True, True]), "e": torch.zeros(0)})
-    with pytest.raises(AssertionError, match=r"'i' does not match: largest difference 3 at \(1,\) \(1 of 2"):
+    with pytest.raises(
+        AssertionError, match=r"key 'i' does not match, got mse = .*, largest difference 3 at \(1,\) \(1 of 2"
+    ):
         assert_close(one, other)
     nan = TensorDict({"x": torch.tensor(float("nan"))})
     assert assert_close(nan, nan.clone())

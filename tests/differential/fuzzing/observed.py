@@ -47,7 +47,7 @@ OBSERVED = (
     seen("`td.max(dim)` with several dims", calls="max|min", ours="with indices takes one dim"),
     # ours refuses
     seen('`td.split_keys(["a"], ["a"]', calls="separates", ours="is in several sets"),
-    seen("`default=` of `split_keys`", calls="separates|split_keys", ours="which does not start with the batch size"),
+    seen("`default=` of `split_keys`", calls="separates|split_keys", ours="batch dimension mismatch"),
     seen("`alpha=True`", ours="Boolean alpha only supported", text="alpha=True"),
     seen("`alpha=True`", ours="argument alpha must not be a floating point", kind="^result", text="alpha="),
     seen("`td.update_(other)` with keys that `td` lacks", calls="update_(at_)?", ours="KeyError: .key .*not found"),

@@ -128,6 +128,37 @@ def other_class(lib: Any) -> Any:
     torch.stack([sample(lib), sample(lib)])
 
 
+TRUE = torch.ones(3, dtype=torch.bool)
+
+
+def ragged_entry(lib: Any) -> Any:
+    return lib.lazy_stack([lib.TensorDict({"a": torch.zeros(i)}) for i in (1, 2)])["a"]
+
+
+def exclusive(lib: Any) -> Any:
+    return lib.lazy_stack([lib.TensorDict({key: torch.zeros(3)}) for key in "ab"]).to_dict()
+
+
+def gathered(lib: Any) -> Any:
+    return td(lib).gather(9, torch.zeros(3, dtype=torch.long))
+
+
+def misfit(lib: Any) -> Any:
+    return td(lib).set("c", torch.zeros(4))
+
+
+def shrunk(lib: Any) -> None:
+    stack(lib).batch_size = torch.Size([])
+
+
+def masked(lib: Any) -> Any:
+    return td(lib)[torch.ones(4, dtype=torch.bool)]
+
+
+def part(lib: Any) -> Any:
+    return td(lib)._get_sub_tensordict(0)
+
+
 CALLS: list[tuple[str, Row]] = [
     ("Cannot modify locked TensorDict", lambda lib: td(lib).lock_().set("c", torch.zeros(3))),
     ("part of a locked graph", unlocked),
@@ -297,6 +328,37 @@ CALLS: list[tuple[str, Row]] = [
     ),
     ("Only CPU tensors are supported", lambda lib: lib.MemoryMappedTensor.empty(3, device="meta")),
     ("Could not find the shape argument in the arguments", lambda lib: lib.MemoryMappedTensor.empty()),
+    ("does not match, got mse = 1", close),
+    ("Failed to stack tensors within a tensordict under the key 'a': their shapes are", ragged_entry),
+    ("dim must be greater than or equal to -tensordict.batch_dims", lambda lib: td(lib).all(dim=9)),
+    ("Dimension out of range (expected to be in range of [-1, 0], but got 9)", lambda lib: td(lib).movedim(0, 9)),
+    ("Cannot gather tensordict with shape torch.Size([3]) along dim 9", gathered),
+    ("TensorDict keys are always strings", lambda lib: td(lib).keys().__contains__(1)),
+    ("key b already present in TensorDict", lambda lib: td(lib).rename_key_("a", "b", safe=True)),
+    ("The entry a is already present in tensordict", lambda lib: td(lib).set(("a", "x"), torch.zeros(3))),
+    ("batch dimension mismatch, got self.batch_size=torch.Size([3]) and value.shape=torch.Size([4])", misfit),
+    ("the Tensor a has shape torch.Size([3, 2]) which is incompatible with the batch-size", resized),
+    ("Received a new batch size torch.Size([]) with an existing batch_size torch.Size([2, 3]) in a lazy TD", shrunk),
+    ("the length of the dimension names must equate the tensordict batch_dims attribute. Got", renamed),
+    ("Cannot use object type <class 'int'> to update values in tensordict", lambda lib: td(lib).replace(1)),
+    ("Incompatible expanded shape", lambda lib: td(lib).expand(4)),
+    ("Provided sizes [7, 7] don't multiply up to the size of dim 0 (3)", lambda lib: td(lib).unflatten(0, [7, 7])),
+    ("Insufficient number of elements in split_size", lambda lib: td(lib).split([])),
+    ("split_with_sizes expects split_sizes have only non-negative entries", lambda lib: td(lib).split([4, -1])),
+    ("Cannot compute the permutation, got dims=[0, 0]", lambda lib: td(lib, 3, 4).permute(0, 0)),
+    ("Received an permutation order incompatible with the tensordict shape", lambda lib: td(lib).permute(9)),
+    ("The end dimension must be greater or equal to the start dim", lambda lib: td(lib, 3, 4).flatten(1, 0)),
+    ("The shape of the mask [4] at index 0 does not match the shape of the indexed tensor", masked),
+    ("Key b not found and no pad value provided", lambda lib: td(lib).where(TRUE, td(lib).select("a"))),
+    ("dim='feature' is incompatible with keepdim=True", lambda lib: td(lib).sum(dim="feature", keepdim=True)),
+    ("will override an existing for unflattened key", lambda lib: lib.TensorDict({"a.b": 1, "a": 1}).unflatten_keys()),
+    ("to collide", lambda lib: lib.TensorDict({"a": {"b": 1}, "a.b": 1}).flatten_keys()),
+    ("Lock the parent tensordict instead", lambda lib: td(lib)._get_sub_tensordict(0).lock_()),
+    ("Casting a sub-tensordict values to shared memory cannot", lambda lib: part(lib).share_memory_()),
+    ("Converting a sub-tensordict values to memmap cannot be done", lambda lib: part(lib).memmap_()),
+    ("Detaching a sub-tensordict in-place cannot be done", lambda lib: part(lib).detach_()),
+    ("instance to device/dtype inplace", lambda lib: part(lib).to(torch.float64, inplace=True)),
+    ("the method to_dict cannot complete when there are exclusive keys", exclusive),
 ]
 
 

@@ -440,3 +440,9 @@ def test_a_tensordict_of_nested_tensors_alone_tells_whether_it_is_mapped(tmp_pat
     assert not td.is_memmap()
     td.save(tmp_path / "n")
     assert TensorDict.load(tmp_path / "n").is_memmap()
+
+
+def test_tensors_without_elements_are_mapped_only_once_they_are_saved() -> None:
+    td = TensorDict({"a": torch.zeros(0, 3)}, [0])
+    assert not td.is_memmap() and td.memmap().is_memmap()
+    assert not TensorDict({"a": torch.zeros(0, 3), "b": torch.zeros(0)}, [0]).lock_().is_memmap()

@@ -35,6 +35,8 @@ def _advanced(part: Any) -> Any:
         return _advanced(torch.as_tensor(part, device="cpu"))
     if isinstance(part, range):
         return torch.arange(part.start, part.stop, part.step, device="cpu")
+    if isinstance(part, tuple) and part and all(isinstance(n, int) for n in part):
+        return torch.tensor(part, device="cpu")  # a tuple in a tuple is a list of positions, as in torch
     if isinstance(part, list):
         if part and isinstance(part[0], str):
             raise errors.keys_as_index(part)
@@ -190,6 +192,8 @@ class Index:
     def _take_rows(self, numbers: Tensor, at: int, masked: bool) -> None:
         """Set ``rows`` and ``at`` with non-negative positions; positions from a mask are never negative."""
         count = 0 if masked else numbers.numel()
+        if count and self.batch_size[at] == 0:
+            raise errors.out_of_bounds(int(numbers[0]), at, 0)
         # for few positions, Python's min takes a quarter of the time of torch's
         if count and (min(numbers.tolist()) if count <= _FEW else int(numbers.min())) < 0:
             numbers = torch.where(numbers < 0, numbers + self.batch_size[at], numbers)
@@ -223,8 +227,8 @@ class Index:
         expected = self.batch_size[start : start + mask.ndim]
         if mask.shape != expected:
             raise IndexError(
-                f"the shape of the mask {list(mask.shape)} does not match the batch dimensions {list(expected)} that "
-                "it indexes; give a mask of that shape"
+                f"The shape of the mask {list(mask.shape)} at index {start} does not match the shape of the indexed "
+                f"tensor {list(self.batch_size)} at index {start}; give a mask of the shape {list(expected)}"
             )
 
     def _check_part(self, part: Any) -> None:

@@ -170,8 +170,8 @@ def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
         raise TypeError(f"a dim name is a string or None, got {list(given)}; name each dimension or give None")
     if len(given) != batch_dims:
         raise errors.SizeError(
-            f"the length of the dimension names must equate the {batch_dims} batch dimensions, got {list(given)}; give "
-            "one name (or None) per dimension"
+            f"the length of the dimension names must equate the tensordict batch_dims attribute. Got {list(given)} for "
+            f"batch_dims {batch_dims}; give one name (or None) per dimension"
         )
     named = [n for n in given if n is not None]
     if len(set(named)) != len(named):

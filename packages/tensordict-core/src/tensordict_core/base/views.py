@@ -171,9 +171,9 @@ class KeysView(_View):
         options = self.options
         if type(key) is str and (options is None or not options.leaves_only):
             return self.td._peek(key) is not None
-        path = unravel_key_to_tuple(key)  # type: ignore[arg-type]  # it refuses other objects
+        path = unravel_key_to_tuple(key) if isinstance(key, str | tuple) else ()
         if not path:
-            raise errors.bad_key(key)
+            raise errors.bad_key(key, "TensorDict keys are always strings")
         if len(path) != 1 and (options is None or not options.include_nested):
             return False
         value = self.td._peek_path(path)

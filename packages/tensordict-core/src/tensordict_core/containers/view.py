@@ -223,9 +223,8 @@ class SubTensorDict(CustomContainer):
 
     def _change_batch_size(self, size: torch.Size) -> None:
         if size != self._meta.batch_size:
-            raise RuntimeError(
-                f"Modifying the batch size of a lazy representation of a tensordict is not permitted, got {list(size)} "
-                f"for a view of batch size {list(self._meta.batch_size)}; clone() it to have a tensordict of its own"
+            raise errors.fixed_batch_size(
+                size, self._meta.batch_size, "clone() the view to have a tensordict of its own"
             )
 
     @property
@@ -259,6 +258,30 @@ class SubTensorDict(CustomContainer):
     def is_memmap(self) -> bool:
         """Return ``False``: a view has no files of its own."""
         return False
+
+    def memmap_(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise an error: the entries are parts of those of the parent.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise errors.moves_a_view("Converting a sub-tensordict values to memmap")
+
+    def share_memory_(self) -> Self:
+        """Raise an error: the entries are parts of those of the parent.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise errors.moves_a_view("Casting a sub-tensordict values to shared memory")
+
+    def detach_(self) -> Self:
+        """Raise an error: the entries are parts of those of the parent.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise errors.moves_a_view("Detaching a sub-tensordict in-place")
 
 
 containers.view = SubTensorDict

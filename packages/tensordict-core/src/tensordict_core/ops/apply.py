@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.keys import unravel_key
-from tensordict_core.base.meta import as_batch_size, as_device, as_names
+from tensordict_core.base.meta import as_batch_size, as_device, as_names, starts_with
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, How, IsLeaf
 from tensordict_core.base.signature import with_options
@@ -161,6 +161,17 @@ class Applying(Node):
             return columns
         return [[one if type(one) is Tensor else _argument(one) for one in column] for column in columns]
 
+    def _keep_own_sizes(self, results: list[Any], size: torch.Size, is_leaf: IsLeaf | None) -> bool:
+        """Return whether results fit nested batch sizes that are longer than that of the root, which is to be ``size``."""
+        sizes: list[torch.Size] = []
+        self._collect_sizes(sizes, is_leaf)
+        dims = len(self._meta.batch_size)
+        return all(
+            starts_with(result.shape, size + own[dims:])
+            for result, own in zip(results, sizes, strict=True)
+            if is_leaf_tensor(result) and len(own) > dims
+        )
+
     def _put_results(self, results: list[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> Any:
         """Return a tree with the results as leaves, or write them into this tensordict or ``out``."""
         out, filter_empty = options.get("out"), options.get("filter_empty")
@@ -184,8 +195,11 @@ class Applying(Node):
         batch_size, device, names = options.get("batch_size"), options.get("device", KEEP), options.get("names", KEEP)
         size = None if batch_size is None else as_batch_size(batch_size)
         new_names = names if names is KEEP else as_names(names, dims if size is None else len(size))
+        keeps = size is not None and self._keep_own_sizes(results, size, is_leaf)
         how = How(
-            size=None if size is None else lambda own: size + own[dims:] if own[:dims] == meta.batch_size else size,
+            size=None
+            if size is None
+            else lambda own: size + own[dims:] if keeps and own[:dims] == meta.batch_size else size,
             names=None
             if new_names is KEEP
             else lambda own: new_names if new_names is None or own is None else new_names + own[dims:],

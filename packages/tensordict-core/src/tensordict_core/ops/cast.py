@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from tensordict_core.base import errors
 from tensordict_core.base.meta import CONSOLIDATED, as_batch_size, as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How
@@ -297,12 +296,12 @@ class Casting(DtypeCasts):
             target = _read_target(args, device, dtype, non_blocking)
             result = self._moved(target, memory_format, cast_filter, non_blocking_pin, num_threads)
         if inplace and result is not self:
-            if self._locked:
-                raise errors.locked("to(inplace=True) replaces entries")
-            for key in list(self._keys()):
-                self._set(key, result._get(key))
-            self._set_meta(result._meta)
-            result = self
+            if self._locks_with_parent:
+                raise TypeError(
+                    f"Cannot send a {type(self).__name__} instance to device/dtype inplace, as its entries are parts "
+                    "of those of its parent; call to() on the parent, or leave out inplace=True"
+                )
+            result = self._in_place(result, True)
         if batch_size is not None:
             result._change_batch_size(as_batch_size(batch_size))
         return cast(Self, _cast_from(self, result))

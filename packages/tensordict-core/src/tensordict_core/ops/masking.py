@@ -113,7 +113,10 @@ class Masking(Node):
             try:
                 operands: Any = _matched(td, other)
             except KeyError as error:
-                raise KeyError(f"key not found and no pad value provided; pass pad=: {error.args[0]}") from None
+                missing = next((unravel_key(key) for key in td._leaf_keys() if key not in other), "of other")
+                raise KeyError(
+                    f"Key {missing} not found and no pad value provided; pass pad=: {error.args[0]}"
+                ) from None
             scalar = False
         elif isinstance(other, Tensor) and other.ndim > len(td._meta.batch_size):
             operands = [other] * len(leaves)
@@ -157,11 +160,12 @@ class Masking(Node):
             )
         size = self._meta.batch_size
         dims = index.ndim
+        rule = f"Cannot gather tensordict with shape {size} along dim {dim}"
         if dims > len(size):
-            raise errors.bad_index_count(dims, size)
-        at = normal_dim(dim, size[:dims] if dim >= 0 else size)
+            raise errors.bad_index_count(dims, size, rule)
+        at = normal_dim(dim, size[:dims] if dim >= 0 else size, rule=rule)
         if at >= dims:
-            raise errors.bad_dim(dim, size[:dims])
+            raise errors.bad_dim(dim, size[:dims], rule=rule)
         new = torch.Size((*index.shape, *size[dims:]))
 
         def leaf(tensor: Tensor) -> Tensor:

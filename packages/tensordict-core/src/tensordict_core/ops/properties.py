@@ -41,10 +41,8 @@ class Properties(Node):
     def batch_size(self, value: Sequence[int] | int) -> None:
         size = as_batch_size(value)
         if self._is_lazy_stack and size != self._meta.batch_size:
-            raise errors.StackDimError(
-                f"Modifying the batch size of a lazy representation of a tensordict is not permitted, got {list(size)} "
-                f"for {list(self._meta.batch_size)}; make the lazy stack dense first with to_tensordict()"
-            )
+            remedy = "make the lazy stack dense first with to_tensordict()"
+            raise errors.fixed_batch_size(size, self._meta.batch_size, remedy)
         self._change_batch_size(size)
 
     def _change_batch_size(self, size: torch.Size) -> None:
@@ -56,7 +54,7 @@ class Properties(Node):
             value = self._get(key)
             shape = value._meta.batch_size if isinstance(value, Node) else shape_of(value)
             if shape[:dims] != size and not (isinstance(value, Node) and len(shape) < dims):
-                raise errors.batch_size_refused(key, shape, size)
+                raise errors.batch_size_refused(key, type(value), shape, size)
         for node in self._nodes():
             own = node._meta.batch_size
             if own[:dims] != size or (own != size and isinstance(node, Tensor)):

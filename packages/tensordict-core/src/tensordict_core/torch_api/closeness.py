@@ -53,8 +53,8 @@ def assert_close(
     >>> assert_close(a, a + 0.5)
     Traceback (most recent call last):
     AssertionError: the tensordicts are not close, in 2 of 4 comparisons:
-      'x' does not match: largest difference 0.5 at (0,) (3 of 3 elements differ by more than 1e-05 + ...)
-      ('y', 'z') does not match: largest difference 0.5 at (0,) (3 of 3 elements differ by more than 1e-05 + ...)
+      key 'x' does not match, got mse = 0.25, largest difference 0.5 at (0,) (3 of 3 elements differ by ...)
+      key ('y', 'z') does not match, got mse = 0.25, largest difference 0.5 at (0,) (3 of 3 elements differ by ...)
     """
     for value in (actual, expected):
         if not isinstance(value, Node):
@@ -132,12 +132,12 @@ def _compare(
         else:
             difference = f"{type(mine).__name__} instead of {type(theirs).__name__}"
         if difference:
-            found.append(f"{_show(path)} does not match: {difference}")
+            found.append(f"key {_show(path)} does not match, got {difference}")
     return count
 
 
 def _show(path: tuple[str, ...]) -> str:
-    return repr(unravel_key(path)) if path else "the root"
+    return repr(unravel_key(path)) if path else "of the root"
 
 
 def _value_difference(mine: Any, theirs: Any) -> str:
@@ -176,11 +176,12 @@ def _difference(mine: Tensor, theirs: Tensor, rtol: float | None, atol: float | 
     exact = mine.dtype is torch.bool or not (mine.is_floating_point() or mine.is_complex())
     a, b = (mine.long(), theirs.long()) if exact else (mine, theirs)
     gap = (a - b).abs()
+    mse = gap.double().square().mean().item()
     far = ~torch.isclose(a, b, default_rtol, default_atol, equal_nan)
     gap = torch.where(far, torch.where(gap.isnan(), torch.full_like(gap, torch.inf), gap) if not exact else gap, 0)
     where = tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape)) if gap.ndim else ()
     limit = f"{default_atol:g} + {default_rtol:g} * |expected|"
     return (
-        f"largest difference {gap.max().item():.6g} at {where} ({int(far.sum())} of {far.numel()} elements differ "
-        f"by more than {limit})"
+        f"mse = {mse:.4g}, largest difference {gap.max().item():.6g} at {where} ({int(far.sum())} of {far.numel()} "
+        f"elements differ by more than {limit})"
     )

@@ -230,7 +230,7 @@ def is_memmap(td: Any) -> bool:
     sources = [leaf.source for leaf in leaves(plan(td)) if leaf.source is not None]
     # torch creates nested tensors over a file, so their values tell where they are
     found = [source.values() if source.is_nested else source for source in sources]
-    if not found:
+    if not any(tensor.numel() or isinstance(tensor, MemoryMappedTensor) for tensor in found):
         values = [leaf for leaf in td._leaves(is_leaf_nontensor) if not isinstance(leaf, torch.Tensor)]
         if values:
             return all(value.is_memmap() for value in values)

@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from tensordict_core.base.errors.types import ExistingKeyError, InPlaceShapeError, KeyThroughLeafError, NotAKeyError
+from tensordict_core.base.errors.types import (
+    ExistingKeyError,
+    InPlaceShapeError,
+    KeyThroughLeafError,
+    NotAKeyError,
+    StackDimError,
+)
 
 
 def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
@@ -33,7 +39,7 @@ def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> Key
 
 def existing_key(key: Any) -> ExistingKeyError:
     """Report that the new name of an entry is a key that exists."""
-    return ExistingKeyError(f"key {key!r} already present in TensorDict; pass safe=False to replace it")
+    return ExistingKeyError(f"key {key} already present in TensorDict; pass safe=False to replace it")
 
 
 def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:
@@ -46,8 +52,9 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
     )
 
 
-def bad_key(key: Any) -> NotAKeyError:
-    """Report that the value is not a nested key."""
+def bad_key(key: Any, rule: str = "") -> NotAKeyError:
+    """Report that the value is not a nested key; ``rule`` is what the error says first."""
+    rule = rule and f"{rule}. "
     remedy = "name the entry, or index rows with td[index]"
     if isinstance(key, int):
         remedy += (
@@ -56,14 +63,14 @@ def bad_key(key: Any) -> NotAKeyError:
             "optimizer=optimizer) saves it unchanged"
         )
     return NotAKeyError(
-        f"Only NestedKeys are supported, and {key!r} of type {type(key).__name__} is not a key; key should be a "
+        f"{rule}Only NestedKeys are supported, and {key!r} of type {type(key).__name__} is not a key; key should be a "
         f"Sequence<NestedKey>, where a key is a string or a tuple of strings: {remedy}"
     )
 
 
 def empty_key() -> KeyError:
     """Report that the key is an empty tuple."""
-    return KeyError("the empty tuple is not a key; name at least one level")
+    return KeyError("Only NestedKeys are supported, and the empty tuple is not a key; name at least one level")
 
 
 def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
@@ -74,19 +81,29 @@ def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
     )
 
 
+def in_the_way(key: Any, value: Any) -> KeyThroughLeafError:
+    """Report that a value is stored under a nested key that passes through a leaf."""
+    name = key[0] if len(key) == 1 else key
+    return KeyThroughLeafError(
+        f"The entry {name} is already present in tensordict, where {name!r} is a {type(value).__name__}, not a "
+        "tensordict, and has no entries; delete that entry or use another key"
+    )
+
+
 def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """Report that the shape of an entry does not start with the batch size."""
     scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""
     return RuntimeError(
-        f"batch dimension mismatch: key {key!r} has shape {list(shape)}, which does not start with the batch size "
-        f"{list(batch_size)}; expand the value or pass a batch_size that is a prefix of its shape{scalar}"
+        f"batch dimension mismatch, got self.batch_size=torch.Size({list(batch_size)}) and "
+        f"value.shape=torch.Size({list(shape)}) for key {key!r}, which does not start with the batch size; expand the "
+        f"value or pass a batch_size that is a prefix of its shape{scalar}"
     )
 
 
-def batch_size_refused(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
+def batch_size_refused(key: Any, kind: type, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """Report that a new batch size does not fit an entry."""
     return RuntimeError(
-        f"the Tensor {key} has shape {torch.Size(shape)} which is incompatible with the batch-size "
+        f"the {kind.__name__} {key} has shape {torch.Size(shape)} which is incompatible with the batch-size "
         f"{torch.Size(batch_size)}; every entry must start with it"
     )
 
@@ -96,6 +113,22 @@ def locked(action: str) -> RuntimeError:
     return RuntimeError(
         f"Cannot modify locked TensorDict: {action}; call unlock_() first, "
         "or write in place with set_() or update_() to keys that exist"
+    )
+
+
+def moves_a_view(what: str) -> RuntimeError:
+    """Report that the entries of a view would move to other memory, away from the tensordict that it shows."""
+    return RuntimeError(
+        f"{what} cannot be done, as they are parts of the tensors of its parent; call to_tensordict() first, or change "
+        "the parent (view.parent)"
+    )
+
+
+def fixed_batch_size(new: Sequence[int], old: Sequence[int], remedy: str) -> StackDimError:
+    """Report that the batch size of a lazy stack or of a view is set."""
+    return StackDimError(
+        f"Received a new batch size {torch.Size(new)} with an existing batch_size {torch.Size(old)} in a lazy TD. "
+        f"Modifying the batch size of a lazy representation of a tensordict is not permitted; {remedy}"
     )
 
 
@@ -119,8 +152,8 @@ def lock_of_a_view(locked: bool) -> RuntimeError:
     """Report that the lock of a view, or of a holder of one, would differ from that of the tensordict it shows."""
     verb = "lock" if locked else "unlock"
     return RuntimeError(
-        f"Cannot {verb} a sub-tensordict separately from the tensordict it is a view of; {verb} that one (view.parent) "
-        "first, or store a clone() of the view"
+        f"Cannot {verb} a SubTensorDict, which has the lock of its parent. {verb.title()} the parent tensordict "
+        "instead (view.parent), or store a clone() of the view"
     )
 
 
@@ -151,7 +184,7 @@ def in_place_kind(key: Any, value: Any, entry: Any) -> InPlaceShapeError:
 def in_place_leaf(key: Any) -> RuntimeError:
     """Report that an in-place write goes into a leaf that requires gradients."""
     return RuntimeError(
-        f"key {key!r} is a leaf Variable that requires grad, which cannot be written in place; write under "
+        f"key {key!r}: a leaf Variable that requires grad is being used in an in-place operation; write under "
         "torch.no_grad(), or into td.data"
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from tensordict_core.base.errors.types import (
     DimensionError,
     IndexCountError,
@@ -71,25 +73,25 @@ def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0, rule: str = "")
     """Report that the dimension is outside the batch dimensions, which include ``extra`` new ones."""
     rule = rule and f"{rule}; "
     dims = len(batch_size) + extra
+    where = f"{rule}Incompatible dim {dim} for tensordict with shape {torch.Size(batch_size)}"
     if not dims:
-        return DimensionError(
-            f"{rule}Incompatible dim {dim} for tensordict without batch dimensions; set td.batch_size to add some"
-        )
+        return DimensionError(f"{where}, which has no batch dimensions; set td.batch_size to add some")
     return DimensionError(
-        f"{rule}Incompatible dim {dim} for tensordict of batch size {list(batch_size)}"
-        f"{' and a new dimension' * bool(extra)}; dim must be in the range {-dims} <= dim < {dims}"
+        f"{where}{' and a new dimension' * bool(extra)}: Dimension out of range (expected to be in range of "
+        f"[{-dims}, {dims - 1}], but got {dim}), as dim must be in the range {-dims} <= dim < {dims}"
     )
 
 
-def bad_index_count(count: int, batch_size: Sequence[int]) -> IndexCountError:
+def bad_index_count(count: int, batch_size: Sequence[int], rule: str = "") -> IndexCountError:
     """More indices than batch dimensions."""
+    rule = rule and f"{rule}; "
     if not batch_size:
         return IndexCountError(
-            f"too many indices, {count}: indexing a tensordict with td.batch_dims==0 is not permitted; index its "
-            "entries, or set td.batch_size first"
+            f"{rule}too many indices for tensor of dimension 0, {count}: indexing a tensordict with td.batch_dims==0 "
+            "is not permitted; index its entries, or set td.batch_size first"
         )
     return IndexCountError(
-        f"too many indices for tensor of dimension {len(batch_size)}: got {count} for the batch size "
+        f"{rule}too many indices for tensor of dimension {len(batch_size)}: got {count} for the batch size "
         f"{list(batch_size)}; index the entries for their own dimensions"
     )
 
@@ -187,8 +189,8 @@ def no_value_source(source: Any) -> TypeError:
 def not_a_source(source: Any) -> TypeError:
     """Report that the source of an update is neither a tensordict nor a mapping."""
     return NotASourceError(
-        f"a source of type {type(source).__name__} has no entries; pass a tensordict or a mapping, or use "
-        "set(key, value) for one entry or td[index] = value for all entries"
+        f"Cannot use object type {type(source)} to update values in tensordict, as it has no entries; pass a "
+        "tensordict or a mapping, or use set(key, value) for one entry or td[index] = value for all entries"
     )
 
 
@@ -246,6 +248,16 @@ def out_dtype(what: str, key: Any, got: Any, expected: Any) -> OutDtypeError:
     )
 
 
+def bad_split_sizes(sizes: Sequence[int], total: int, dim: int) -> SizeError:
+    """Report that the sizes of the pieces do not add up to the size of the dimension."""
+    rule = "Insufficient number of elements in split_size: " if sum(sizes) < total else ""
+    if any(size < 0 for size in sizes):
+        rule += "split_with_sizes expects split_sizes have only non-negative entries"
+    else:
+        rule += f"split_with_sizes expects split_sizes to sum exactly to {total}, the size of dimension {dim}"
+    return SizeError(f"{rule}, but got split_sizes={list(sizes)}; change one of them")
+
+
 def out_of_bounds(index: Any, dim: int, size: int) -> IndexError:
     """Report that an integer index is out of bounds."""
     return IndexError(
@@ -295,17 +307,17 @@ def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterab
 def ragged(key: Any, shapes: Iterable[Any]) -> RuntimeError:
     """Report that an entry of a lazy stack has no dense form."""
     return StackError(
-        f"Failed to stack tensors within a tensordict: key {key!r} has the shapes {[list(shape) for shape in shapes]} "
-        "in the elements of the lazy stack, which do not stack; read them with get(key, as_list=True), "
-        "get(key, as_nested_tensor=True) or get(key, as_padded_tensor=True)"
+        f"Failed to stack tensors within a tensordict under the key {key!r}: their shapes are "
+        f"{[list(shape) for shape in shapes]} in the elements of the lazy stack, which do not stack; read them with "
+        "get(key, as_list=True), get(key, as_nested_tensor=True) or get(key, as_padded_tensor=True)"
     )
 
 
 def exclusive_keys(what: str, keys: Mapping[int, Sequence[str]]) -> RuntimeError:
     """Report that some elements of a lazy stack have keys that others lack, and all elements make one result."""
     return RuntimeError(
-        f"{what} cannot complete when there are exclusive keys: elements of the lazy stack have {dict(keys)}, which "
-        "others lack; exclude them, or convert each of the tensordicts"
+        f"the method {what} cannot complete when there are exclusive keys: elements of the lazy stack have "
+        f"{dict(keys)}, which others lack; exclude them, or convert each of the tensordicts"
     )
 
 
@@ -346,9 +358,14 @@ def missing_satellite(what: str, distribution: str) -> ImportError:
 
 def keys_collide(function: str, name: Any, first: Any, second: Any) -> KeyError:
     """Report that two entries would have one key."""
+    rule = (
+        f"Unflattening key(s) in tensordict will override an existing for unflattened key {name!r}"
+        if function == "unflatten_keys"
+        else f"Flattening keys in tensordict causes keys [{name!r}] to collide"
+    )
     return KeyError(
-        f"{'Unflattening key(s)' if function == 'unflatten_keys' else 'Flattening keys'} in tensordict: {first!r} and "
-        f"{second!r} would both become {name!r} in {function}; rename one of them, or choose another separator"
+        f"{rule}: {first!r} and {second!r} would both become {name!r} in {function}; rename one of them, or choose "
+        "another separator"
     )
 
 

@@ -192,7 +192,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         if parts is None:
             super()._plan_update(source, plan, prefix)
             return
-        if self._locked:
+        if self._locked and not plan.inplace:
             raise errors.locked("update()")
         for td, part in zip(self.tensordicts, parts, strict=True):
             td._plan_update(part, plan, prefix)

@@ -123,12 +123,15 @@ class LazyRagged:
         return torch.Size((*sizes[: self._stack_dim], len(shapes), *sizes[self._stack_dim :]))
 
     def _is_ragged(self: Any) -> bool:
-        """Return whether some entry has no dense form: shapes differ between elements."""
+        """Return whether the stack has no dense form: shapes or keys differ between elements."""
         tds = [td._inmost() for td in self.tensordicts]
         if -1 in self._meta.batch_size:
             return True
         plain = {*map(type, tds)} <= {containers.dense}
-        for key in self._keys():
+        keys = tuple(self._keys())
+        if any([len(td._entries if plain else tuple(td._keys())) != len(keys) for td in tds]):
+            return True
+        for key in keys:
             column = [td._peek(key) for td in tds]
             first = column[0]
             if plain and type(first) is Tensor:  # the usual case, in few calls: a stack may have thousands of elements

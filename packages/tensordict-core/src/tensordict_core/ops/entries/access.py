@@ -358,7 +358,7 @@ class Access(Node):
                 made = made or (node, name)
                 child = node._get(name)
             elif not isinstance(child, Node) or child._is_opaque:
-                raise errors.not_a_node(key[: depth + 1], child)
+                raise errors.in_the_way(key[: depth + 1], child)
             node = child
         try:
             node._store(key[-1], item, inplace, non_blocking=non_blocking)

@@ -137,7 +137,7 @@ class KeySelection(Node):
                 result.
             default: The value for a missing key; by default a missing key raises an error.
             strict: Whether a missing key raises an error; otherwise it is ignored.
-            reproduce_struct: Whether nested tensordicts that become empty are kept in the last result.
+            reproduce_struct: Whether each result has all nested tensordicts, also those that are empty there.
 
         Raises:
             KeyError: A key is missing, or is in two sets.
@@ -153,7 +153,7 @@ class KeySelection(Node):
         left: Any = self._clone(False)
         out, used = [], []
         for key_set in self._as_key_sets(key_sets):
-            part = self.empty()
+            part = self.empty(recurse=reproduce_struct)
             for key in key_set:
                 path = unravel_key_to_tuple(key)
                 value = left.get(path, None)

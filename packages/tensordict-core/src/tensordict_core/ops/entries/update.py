@@ -274,7 +274,7 @@ class Updating(InPlaceUpdating):
 
         Args:
             *args: A dictionary or tensordict with the new values.
-            **kwargs: The new values by name, instead.
+            **kwargs: New values by name; they take precedence over those of the dictionary.
 
         Returns:
             A shallow copy; this tensordict itself if there are no new values.
@@ -282,11 +282,16 @@ class Updating(InPlaceUpdating):
         >>> TensorDict({"a": 1}).replace(a=2)["a"]
         tensor(2)
         """
-        if args and kwargs:
-            raise ValueError("replace takes one dictionary or values by name, not both; pass one of them")
+        if len(args) > 1:
+            raise RuntimeError(
+                "Only a single argument containing a dictionary-like structure of entries to replace can be passed to "
+                f"replace, got {len(args)}; merge them first"
+            )
         if not args and not kwargs:
             return self
         if args and args[0] is None:
             raise errors.not_a_source(None)
         out = self._clone(False)
-        return out.update(args[0] if args else kwargs)
+        for source in (*args, kwargs):
+            out.update(source)
+        return out

@@ -181,9 +181,8 @@ class InPlaceUpdating(Node):
         if got == index.size:
             return
         # a nested node's batch size may be longer than the root's, and so may that of the value written there
-        expected = index.size + self._meta.batch_size[index.dims :]
-        expected = expected[: max(len(got), len(index.size))]
-        if not broadcasts(got, expected):
+        full = index.size + self._meta.batch_size[index.dims :]
+        if not broadcasts(got, full[: max(len(got), len(index.size))]) and not broadcasts(got, full):
             raise RuntimeError(
                 f"indexed destination TensorDict batch size is {torch.Size(index.size)}, which differs from the source "
                 f"batch size {torch.Size(got)}; expand or index the source to that batch size"

@@ -189,7 +189,8 @@ def grown(size: torch.Size, new: torch.Size, check: bool) -> How:
 def spread(td: Any, other: Any) -> Any:
     """Return the tensordict; dense if it has lazy stacks whose elements an operand does not line up with.
 
-    A lazy stack keeps its elements apart: their number cannot grow, and each takes its part of the operand.
+    A lazy stack keeps its elements apart: their number cannot grow, and each takes its part of the operand. A ragged
+    one, which has no dense form, is expanded.
     """
     if type(other) in _NUMBERS:
         return td
@@ -199,11 +200,13 @@ def spread(td: Any, other: Any) -> Any:
     if theirs == size or -1 in size or -1 in theirs:
         return td
     try:
-        grows = torch.broadcast_shapes(size, theirs) != size
+        new = torch.broadcast_shapes(size, theirs)
     except RuntimeError:
         return td  # what does not broadcast is refused where the operands are matched
     apart = is_node and td._is_lazy_stack and not (starts_with(size, theirs) or starts_with(theirs, size))
-    return td._solid() if grows or apart else td
+    if new == size and not apart:
+        return td
+    return td.expand(new) if td._is_lazy_stack and td._is_ragged() else td._solid()
 
 
 def with_leaves_as(td: Any, other: Any) -> Any:

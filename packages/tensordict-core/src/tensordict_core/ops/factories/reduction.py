@@ -56,7 +56,8 @@ def batch_dims(td: Any, dim: Any) -> tuple[int, ...]:
         IndexError: One is outside the batch dimensions.
     """
     size = td._meta.batch_size
-    return (normal_dim(dim, size),) if isinstance(dim, int) else tuple([normal_dim(d, size) for d in dim])
+    rule = "dim must be greater than or equal to -tensordict.batch_dims and smaller than tensordict.batch_dims"
+    return tuple([normal_dim(d, size, rule=rule) for d in ((dim,) if isinstance(dim, int) else dim)])
 
 
 def as_tuple(dims: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -163,7 +164,8 @@ def check_feature(dim: str, keepdim: bool) -> None:
         raise TypeError(f"dim={dim!r} is not a dimension; pass an integer, a tuple of integers, 'feature' or None")
     if keepdim:
         raise TypeError(
-            "dim='feature' reduces all own dimensions, whose number differs between leaves; leave keepdim out"
+            "dim='feature' is incompatible with keepdim=True, as the number of own dimensions differs between leaves; "
+            "leave keepdim out"
         )
 
 

@@ -170,8 +170,9 @@ class Shape(Node):
             normal = ()
         if sorted(normal) != list(range(len(size))):
             raise ValueError(
-                f"Cannot compute the permutation: {list(order)} is a permutation order incompatible with the "
-                f"tensordict shape {list(size)}; name each batch dimension once, and no dimension of the entries"
+                f"Cannot compute the permutation, got dims={list(order)} but expected a permutation of "
+                f"{list(range(len(size)))}: Received an permutation order incompatible with the tensordict shape; name "
+                "each batch dimension once, and no dimension of the entries"
             )
         if normal == tuple(range(len(size))) and not self._inmost()._is_lazy_stack:
             return self._unchanged()
@@ -268,8 +269,8 @@ class Shape(Node):
                 target[extra + i] = n
             elif n not in (1, wanted):
                 raise RuntimeError(
-                    f"incompatible expanded shape {target} for the batch size {list(old)}: "
-                    "only sizes of 1 can be expanded; use repeat to copy rows"
+                    f"Incompatible expanded shape: {target} is not {list(old)} at a non-singleton dimension, and only "
+                    "sizes of 1 can be expanded; use repeat to copy rows"
                 )
         return self._reshape(Expand(old, torch.Size(target), one_value or not extra))
 
@@ -312,7 +313,8 @@ class Shape(Node):
         start, end = normal_dim(start_dim, size), normal_dim(end_dim, size)
         if end < start:
             raise ValueError(
-                f"The end dimension must be greater or equal to the start, got {start_dim} to {end_dim}; exchange them"
+                f"The end dimension must be greater or equal to the start dim, got {start_dim} to {end_dim}; exchange "
+                "them"
             )
         if start == end and (inplace or self._inmost()._is_lazy_stack):
             return self if inplace else self._unchanged()
@@ -327,7 +329,8 @@ class Shape(Node):
         """
         size = self._meta.batch_size
         at = normal_dim(dim, size)
-        inner = infer_size(tuple(unflattened_size), size[at], "unflatten")
+        what = f"unflatten: Provided sizes {unflattened_size} don't multiply up to the size of dim {dim} ({size[at]})"
+        inner = infer_size(tuple(unflattened_size), size[at], what)
         return self._in_place(self.reshape(*size[:at], *inner, *size[at + 1 :]), inplace)
 
     def atleast_1d(self) -> Self:

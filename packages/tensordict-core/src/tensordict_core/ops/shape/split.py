@@ -63,8 +63,8 @@ class Splitting(Node):
         first = begin + (size[at] if begin < 0 else 0)
         if not 0 <= first <= first + count <= size[at]:
             raise RuntimeError(
-                f"narrow: start {begin} and length {count} exceed size {size[at]} of dimension {at}; "
-                "pass a smaller start or length"
+                f"narrow: start ({begin}) + length ({count}) exceeds dimension size ({size[at]}) of dimension "
+                f"{at}; pass a smaller start or length"
             )
         part = self._index(Index((*(slice(None),) * at, slice(first, first + count)), size))
         return part.lock_() if self._locked else part
@@ -86,7 +86,7 @@ class Splitting(Node):
         if isinstance(split_size, int):
             if split_size < 0 or (split_size == 0 and total):
                 raise errors.SizeError(
-                    f"split: split_size must be positive, got {split_size}; use chunk for a number of pieces"
+                    f"TensorDict.split: split_size must be positive, got {split_size}; use chunk for a number of pieces"
                 )
             sizes = [min(split_size, total - start) for start in range(0, total, split_size or 1)] or [0]
         else:
@@ -96,10 +96,7 @@ class Splitting(Node):
             whole: list[Any] = [n if isinstance(n, int | torch.SymInt) else _whole(n, rule, given) for n in parts]
             sizes = whole
             if sum(sizes) != total or any(n < 0 for n in sizes):
-                raise errors.SizeError(
-                    f"split expects split_sizes to sum exactly to {total}, the size of dimension {at}, and not to be "
-                    f"negative, got {sizes}; change one of them"
-                )
+                raise errors.bad_split_sizes(sizes, total, at)
         return self._pieces(sizes, at)
 
     def _pieces(self, sizes: list[int], dim: int) -> tuple[Self, ...]:
