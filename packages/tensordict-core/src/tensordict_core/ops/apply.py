@@ -162,7 +162,7 @@ class Applying(Node):
         return [[one if type(one) is Tensor else _argument(one) for one in column] for column in columns]
 
     def _keep_own_sizes(self, results: list[Any], size: torch.Size, is_leaf: IsLeaf | None) -> bool:
-        """Return whether results fit nested batch sizes that are longer than that of the root, which is to be ``size``."""
+        """Return whether results fit the longer nested batch sizes, where that of the root is to be ``size``."""
         sizes: list[torch.Size] = []
         self._collect_sizes(sizes, is_leaf)
         dims = len(self._meta.batch_size)
