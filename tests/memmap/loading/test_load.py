@@ -340,7 +340,7 @@ def test_refreshing_sees_what_was_added_and_keeps_what_is_the_same(saved):
 
 def test_refreshing_needs_a_folder():
     for td in (TensorDict({"a": 1}), TensorDict({"a": 1}).memmap()):
-        with pytest.raises(RuntimeError, match="folder"):
+        with pytest.raises(RuntimeError, match="not memory mapped or has no path"):
             td.memmap_refresh_()
 
 
