@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import shutil
 import tempfile
 import time
 import warnings
@@ -210,18 +209,16 @@ def main() -> None:
     parser.add_argument("--only", default="operations,transfers,graphs,files", help="tables, separated by commas")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    folder = Path(tempfile.mkdtemp(dir=options.folder))
     tables = {"operations": operations, "transfers": transfers, "graphs": graphs}
-    tables["files"] = lambda: files(folder, options.megabytes)
-    try:
+    # replaced saves may still be removed in the background
+    with tempfile.TemporaryDirectory(dir=options.folder, ignore_cleanup_errors=True) as folder:
+        tables["files"] = lambda: files(Path(folder), options.megabytes)
         for name in options.only.split(","):
             print("| workload | ours, ms | reference, ms | plain, ms | reference / ours | plain / ours |")
             print("|---|---:|---:|---:|---:|---:|")
             for row in tables[name]():
                 print(measure(row, max(options.rounds // 3, 3) if name == "files" else options.rounds), flush=True)
             print()
-    finally:
-        shutil.rmtree(folder)
     print(f"{torch.cuda.get_device_name()}, Python {platform.python_version()}, torch {torch.__version__}.")
 
 

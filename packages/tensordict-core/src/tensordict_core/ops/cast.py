@@ -175,15 +175,25 @@ def _bytes_of(leaf: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=leaf.device).set_(leaf.untyped_storage())
 
 
+def _views_of(whole: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """Return views of the copied bytes of a storage that are as the leaves are of the storage."""
+    typed: dict[torch.dtype, Tensor] = {}
+    views = []
+    for leaf in leaves:
+        items = typed.get(leaf.dtype)
+        if items is None:
+            items = typed[leaf.dtype] = whole[: len(whole) // leaf.itemsize * leaf.itemsize].view(leaf.dtype)
+        views.append(items.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset()))
+    return views
+
+
 def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None) -> list[Tensor]:
     """Return the leaves on another device, copied side by side and waited for once where that is safe."""
     if is_compiling():
         return [leaf.to(device, non_blocking=bool(non_blocking)) for leaf in leaves]
     whole = _shared_bytes(leaves)
     if whole is not None and whole.device != device:
-        there = whole.to(device, non_blocking=bool(non_blocking)).untyped_storage()
-        blank = torch.empty(0, dtype=torch.uint8, device=there.device)
-        return [blank.view(leaf.dtype).set_(there, leaf.storage_offset(), leaf.shape, leaf.stride()) for leaf in leaves]
+        return _views_of(whole.to(device, non_blocking=bool(non_blocking)), leaves)
     if non_blocking is not None:
         return [leaf.to(device, non_blocking=non_blocking) for leaf in leaves]
     moved, sources = [], set()
