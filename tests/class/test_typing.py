@@ -42,5 +42,5 @@ def test_the_signature_of_a_class_shows_its_fields_then_the_metadata():
         x: int
         label: str = "origin"
 
-    assert list(inspect.signature(Point).parameters) == ["x", "label", "batch_size", "device", "names", "lock"]
+    assert list(inspect.signature(Point).parameters) == ["x", "label", "batch_size", "device", "names"]
     assert inspect.signature(Point).parameters["label"].annotation == "str"

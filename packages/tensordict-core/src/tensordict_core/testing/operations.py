@@ -90,11 +90,11 @@ class OperationTests(ContainerCase):
     @_of("binary")
     def test_binary_with_a_tensor_of_the_batch_size(self, op: OpSpec) -> None:
         def table(td: Any) -> list[list[Row]]:
-            numbers = positions(td.batch_size) + 1
+            numbers = positions(td.batch_size).to(self.device) + 1
             sources = zip(rows(td), numbers.reshape(-1), strict=True)
             return [[dict.fromkeys(row, number) for row, number in sources]]
 
-        self._check(op, lambda td: (positions(td.batch_size) + 1,), table)
+        self._check(op, lambda td: (positions(td.batch_size).to(self.device) + 1,), table)
 
     @_of("ternary")
     def test_ternary(self, op: OpSpec) -> None:

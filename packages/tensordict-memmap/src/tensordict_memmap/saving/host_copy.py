@@ -34,7 +34,7 @@ class HostMemory:
     def take(self, nbytes: int, *, pinned: bool) -> torch.Tensor:
         """Return a block of at least some bytes: the smallest free one, or a new one in the place of a free one."""
         with self._lock:
-            free = [block for block in self._free if block.is_pinned() or not pinned]
+            free = [block for block in self._free if not pinned or block.is_pinned()]  # which asks CUDA
             fitting = min((block for block in free if block.numel() >= nbytes), key=len, default=None)
             found = fitting if fitting is not None else max(free, key=len, default=None)
             if found is not None:
