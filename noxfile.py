@@ -130,9 +130,9 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session
 def cuda(session: nox.Session) -> None:
-    """CUDA: the tests that need a GPU, with the torch that is installed on the machine."""
-    session.run("python", "-c", "import torch; assert torch.cuda.is_available(), 'torch sees no GPU here'")
+    """CUDA: the tests that need a GPU, with the newest torch, which comes with CUDA on Linux."""
     install(session, HOLDS["suite"], *TEST_TOOLS, pinned=False)
+    session.run("python", "-c", "import torch; assert torch.cuda.is_available(), 'torch sees no GPU here'")
     pytest(session, "tests", "--ignore=tests/interop", "-m", "cuda")
 
 
