@@ -158,16 +158,27 @@ def _shared_bytes(leaves: list[Tensor]) -> Tensor | None:
 
     Such leaves, of a consolidated tensordict or the results of ``unbind``, move in one copy and share memory there too.
     """
-    if len(leaves) < 2 or any(leaf.layout != torch.strided or type(leaf) is not Tensor for leaf in leaves):
+    if len(leaves) < 2 or not (_is_plain(leaves[0]) and _is_plain(leaves[1])):
         return None
-    storage = leaves[0].untyped_storage()
-    start, size = storage.data_ptr(), storage.nbytes()
-    if not start or size > 2 * sum(leaf.nbytes for leaf in leaves):
-        return None
-    for leaf in leaves:
-        if leaf.requires_grad or leaf.is_conj() or leaf.is_neg() or leaf.untyped_storage().data_ptr() != start:
+    try:
+        storage = leaves[0].untyped_storage()
+        start = storage.data_ptr()
+        if not start or leaves[1].untyped_storage().data_ptr() != start:  # the most common case by far
             return None
+        if not all(_is_plain(leaf) and leaf.untyped_storage().data_ptr() == start for leaf in leaves):
+            return None
+    except (NotImplementedError, RuntimeError):  # within vmap they have no storage
+        return None
+    if storage.nbytes() > 2 * sum(leaf.nbytes for leaf in leaves):
+        return None
     return _bytes_of(leaves[0])
+
+
+def _is_plain(leaf: Tensor) -> bool:
+    """Return whether a leaf is a strided tensor of numbers as they lie in memory, without a gradient."""
+    if type(leaf) is not Tensor or leaf.layout != torch.strided or leaf.requires_grad:
+        return False
+    return not (leaf.is_nested or leaf.is_quantized or leaf.is_conj() or leaf.is_neg())
 
 
 def _bytes_of(leaf: Tensor) -> Tensor:
@@ -196,16 +207,10 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
         return _views_of(whole.to(device, non_blocking=bool(non_blocking)), leaves)
     if non_blocking is not None:
         return [leaf.to(device, non_blocking=non_blocking) for leaf in leaves]
-    moved, sources = [], set()
-    for leaf in leaves:
-        source = leaf.device
-        if source != device:
-            leaf = leaf.to(device, non_blocking=True)
-            sources.add(source)
-        moved.append(leaf)
+    moved = [leaf.to(device, non_blocking=True) for leaf in leaves]
     if device.type == "cpu":
         # results on the host are read without a stream that orders the copies before them
-        for source in sources:
+        for source in {leaf.device for leaf in leaves}:
             if source.type not in ("meta", "cpu"):  # "cpu:0" is not "cpu", and needs no wait
                 torch.accelerator.synchronize(source)
     return moved
