@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -200,6 +201,24 @@ def test_an_index_of_several_tensors_keeps_keys_that_some_elements_have() -> Non
     assert stack[1]["e"].tolist() == [0, 5]
 
 
+@pytest.mark.parametrize("make", [lambda td: td, lambda td: lazy_stack(list(td.unbind(0)))], ids=["dense", "lazy"])
+def test_a_condition_with_trailing_dimensions_of_size_1_keeps_the_shapes_of_entries(make: Callable[[Any], Any]) -> None:
+    td = make(TensorDict({"a": torch.zeros(3), "b": torch.zeros(3, 2)}, [3]))
+    result = torch.where(torch.tensor([[True], [False], [True]]), td, td + 1)
+    assert result["a"].tolist() == [0, 1, 0] and result["b"].tolist() == [[0, 0], [1, 1], [0, 0]]
+
+
+def test_an_array_is_written_into_a_lazy_stack_row_by_row() -> None:
+    stack = lazy_stack([TensorDict({"a": torch.zeros(())}), TensorDict({"a": torch.zeros(2)})])
+    stack[:] = np.arange(2.0)
+    assert stack[0]["a"].item() == 0 and stack[1]["a"].tolist() == [1, 1]
+
+
+def test_from_dict_instance_reads_no_entry_that_is_not_nested() -> None:
+    stack = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)])
+    assert stack.from_dict_instance({"a": [1, 2]})["a"].tolist() == [1, 2]
+
+
 def test_rename_keys_renames_entries_that_do_not_stack() -> None:
     stack = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)]).rename_keys({"a": "b"})
     assert [element["b"].numel() for element in stack] == [1, 2]
@@ -246,6 +265,8 @@ def test_the_quantile_of_a_number_keeps_its_shape() -> None:
         (lambda td: td.new_zeros(2, layout=torch.ones(2)), TypeError, "layout"),
         (lambda td: td.prod(1.5), TypeError, "dim is an integer"),
         (lambda td: td.exclude((), "a"), KeyError, "empty tuple"),
+        (lambda td: td.rename_keys({"k": ()}, strict=False), KeyError, "empty tuple"),
+        (lambda td: td.quantile(0.5, (0, -1)), RuntimeError, "multiple times in the list of dims"),
         (
             lambda td: td.set("s", "x").set_at_("s", torch.ones(3), 0),
             ValueError,

@@ -7,7 +7,7 @@ from fuzzing.predicates import seen
 __all__ = ["OBSERVED"]
 
 VALUES = "NonTensor"
-ARITHMETIC = "all|any|apply|named_apply|norm|new_.*|prod|nansum|sum|add|sub|mul|div|reflected .*|operator .*"
+ARITHMETIC = "expand_as|all|any|apply|named_apply|norm|new_.*|prod|nansum|sum|add|sub|mul|div|reflected .*|operator .*"
 SUMS = "all|any|sum|nansum|mean|nanmean|prod|std|var|amax|amin|max|min|quantile"
 MORE = r"result.*\bt\(\["
 LOGIC = (
@@ -67,7 +67,7 @@ OBSERVED = (
     ),
     seen("`stack.get_item_shape(", calls="get_item_shape", ours="StackError", kinds="lazy"),
     seen("`keys_to_update=[]`", calls="update_at_|update_", text=r"keys_to_update=\[\]"),
-    seen("`keys_to_update=[]`", calls="update_", kind="values", text="keys_to_update=", kinds="^class"),
+    seen("`keys_to_update=[]`", calls="update_(at_)?", kind="values", text="keys_to_update=", kinds="class"),
     seen(
         "`stack.densify()` where elements lack", calls="densify", ours="is missing in some elements of the lazy stack"
     ),
@@ -85,7 +85,7 @@ OBSERVED = (
     seen("`alpha=True`", kind="^result", ours="takes a bool as alpha", text="alpha=True"),
     seen("in-place and ternary operations where `other`", kind="^result > KeyError", ours="mismatch", text="Unbatched"),
     seen("in-place and ternary operations where `other`", kind="^result > KeyError", ours="mismatch", kinds="ragged"),
-    seen("`tensor < lazy`", kind="^result > StackError", ours="do not stack", kinds="ragged", text=MORE),
+    seen("`tensor < lazy`", kind="^result > StackError", ours="Failed to stack", kinds="ragged", text=MORE),
     seen(
         "`tensor < lazy`", kind="^result > Runtime", ours="expanded size", kinds="lazy", calls="(oper|refl).* [<>=!]=?"
     ),
@@ -145,6 +145,10 @@ OBSERVED = (
     seen('`default="intersection"` without common keys', kind="> result", theirs="must have at least one tensor"),
     seen("operations of a lazy stack whose elements differ", kind="> result", theirs="Failed to stack", kinds="lazy"),
     seen("`td.items(sort=True)`", calls="items|keys|values", kind="> result", theirs="positional arguments"),
+    seen("non-tensor values after", calls="expand_as", kind="KeyError > result", text=VALUES),
+    seen("operations that torch has for", kind="TypeError > result", theirs="argument 'dim' must be int, not list"),
+    seen("a wrong argument that meets an error inside", kind="TypeError > [A-Z]", theirs="iteration over a 0-d"),
+    seen("`td.split_keys([", calls="split_keys", kind="^result > KeyError", ours="not found in", kinds="ragged"),
     # results
     seen(
         "`td[...]` and `td[()]`", calls="getitem (index|key)|to_tensordict index", kind="value|kind|locked", text=WHOLE
@@ -179,7 +183,7 @@ OBSERVED = (
     ),
     seen("`tc.update_at_(other, index)`", calls="update_at_", ours="differs from the source", kinds="^class"),
     seen(
-        "`tc.update_at_(other, index)`", calls="update_at_", kind="values", kinds="^class", text=r"I\[\[False|\], False"
+        "`tc.update_at_(other, index)`", calls="update_at_", kind="values", kinds="class", text=r"I\[\[False|\], False"
     ),
     seen(
         "`torch.where(mask, stack, other)`",
@@ -242,6 +246,16 @@ OBSERVED = (
         kind="kind|keys",
         theirs="Lazy|stack_d",
     ),
+    seen(
+        "an operation of a tensordict without", calls="auto_batch_size_", kind="batch|names", text=r"TensorDict\(\{\}"
+    ),
+    seen("an operation of a tensordict without", kind="keys", text=r"\bx = (?!.*\bt\(.*; y).*; y = .*default="),
+    seen(
+        "`params.set(", calls="set|setdefault|setitem key|update", kind="kind|grad", kinds="^params", text=r"np\.ones"
+    ),
+    seen("names of nested tensordicts after", calls="flipud", kind="names", place="[.]", kinds="lazy"),
+    seen('`td.set_at_("s", tensor, index)`', calls="set_at_", kind="kind", theirs="^Tensor$", text=VALUES),
+    seen("`stack[index] = 1.0` of a lazy stack", calls="setitem (value|key)", kind="values", kinds="ragged"),
     seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False"),
     seen("whether equal non-tensor values are", place="[.]z$", kind="kind", theirs="'text'|named", ours="'text'|named"),
     seen("`logsumexp` without a dim of", calls="logsumexp", kind="shape|dtype|values"),

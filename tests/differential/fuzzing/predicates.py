@@ -111,7 +111,7 @@ def junk_is_wrong(program: Program, difference: Difference) -> bool:
 
 
 FLAGS = frozenset(name.rpartition("__")[2].removeprefix("p_") for name, maker in vars(Arguments).items()
-                  if maker is Arguments.flag) | {"as_linked_list"}  # fmt: skip
+                  if maker is Arguments.flag) | {"as_linked_list", "pin_memory"}  # fmt: skip
 """The parameters that take ``True`` or ``False``."""
 
 
@@ -149,10 +149,11 @@ FAULTS = {
     "function": r"is not callable",
     "option": r"Cannot pass batch-size",
     "size": r"has a negative number",
-    "leaf": r"is a Tensor, not a tensordict",
+    "leaf": r"is an? \w+, not a tensordict",
     "no key": r"Only NestedKeys are supported|is not a key|empty tuple",
     "no index": r"needs an index of the entry",
-    "operand": r"but got dict",
+    "operand": r"but got (dict|str)",
+    "default": r"default='x' is unknown",
     "index": r"is out of bounds|too many indices|Invalid index|used as indices must be",
     "value": r"__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
 }

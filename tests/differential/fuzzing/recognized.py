@@ -20,7 +20,7 @@ from fuzzing.predicates import (
 __all__ = ["RECOGNIZED"]
 
 SHAPES = re.compile(r"cannot be broadcast|Attempting to broadcast|must match the size|expanded size")
-VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension")
+VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension|at least one Tensor to vmap")
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",
          "vmap", "torch.gather", "torch.split", "gather", "view", "roll", "tree_map", "view block")  # fmt: skip
@@ -312,7 +312,7 @@ RECOGNIZED = (
             p.call.name == "vmap"
             and p.x.kind == "lazy"
             and p.x.dim == 0
-            and (doubled(d) or ("ragged" in p.x.label and d.kind.startswith("result > ") and VMAP.search(d.ours)))
+            and (doubled(d) or (d.kind.startswith("result > ") and VMAP.search(d.ours)))
         ),
     ),
     Rule(
@@ -323,7 +323,8 @@ RECOGNIZED = (
             and (
                 is_kind(d, "LazyStackedTensorDict", "TensorDict")
                 or (d.kind == "keys" and d.theirs.startswith("['stack_dim'"))
-                or ("ragged" in p.x.label and d.kind.startswith("result > ") and VMAP.search(d.ours))
+                or (d.place.startswith("result.") and doubled(d))
+                or (d.kind.startswith("result > ") and VMAP.search(d.ours))
             )
         ),
     ),

@@ -63,21 +63,25 @@ RULES = (
     *RECOGNIZED,
     Rule("an operation of a tensordict without tensors", _checks_what_is_empty),
     Rule(
+        "an operation of a tensordict without tensors",
+        lambda p, d: (
+            not tensors(p.x)
+            and (p.call.name.endswith("_") or p.call.name.startswith("inplace"))
+            and any(value.startswith("t(") for _, value in p.call.arguments)
+            and (
+                d.kind in ("batch", "names", "kind", "keys")
+                or d.place == "is x"
+                or works(d, "RuntimeError: Attempting")
+            )
+        ),
+    ),
+    Rule(
         '`("a", "b") in stack.keys()`',
         lambda p, d: p.call.name == "contains" and "lazy" in p.x.label and d.theirs == "True",
     ),
     Rule(
         "an `is_leaf=` that is not callable",
-        lambda p, d: (
-            "is_leaf=" in str(p.call)
-            and works(
-                d,
-                "TypeError: 'list' object is not callable",
-                "TypeError: 'tuple' object is not callable",
-                "TypeError: 'object' object is not callable",
-                "TypeError: 'Tensor' object is not callable",
-            )
-        ),
+        lambda p, d: "is_leaf=" in str(p.call) and works(d, "TypeError: '") and "' object is not callable" in d.theirs,
     ),
     Rule(
         "in-place operations of a lazy stack with an operand of more dimensions",
@@ -183,7 +187,7 @@ RULES = (
     Rule(
         "`td.prod(dim=(0, 1))`",
         lambda p, d: (
-            p.call.name in ("amax", "amin", "prod", "max", "min")
+            p.call.name in ("amax", "amin", "prod", "max", "min", "quantile")
             and any(value.startswith(("(", "[")) for _, value in p.call.arguments)
             and (
                 d.kind in ("batch", "shape", "values", "names", "result > DimensionError")

@@ -74,7 +74,18 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
     for key in td._keys():
         value = td._get(key)
         entries[key] = value if isinstance(value, Tensor) or value._is_opaque else _without_slices(value, size, dims)
-    return td._new(entries, td._meta)
+    return _typed(td, entries, td._meta)
+
+
+def _typed(td: Any, entries: dict[str, Any], meta: Meta) -> Any:
+    """Return a node of the type of ``td``, which may be a tensorclass, with other entries and metadata."""
+    made = td._new(entries, meta)
+    if type(made) is type(td) or td._holds_slices:
+        return made
+    typed = td.empty(batch_size=meta.batch_size, device=meta.device)
+    for key, value in entries.items():
+        typed._set(key, value)
+    return typed
 
 
 def _named_from_the_end(names: tuple[str | None, ...], dims: int) -> tuple[str | None, ...]:
@@ -137,7 +148,7 @@ def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.
         else:
             nested = torch.Size((*size, *value._meta.batch_size[dims:]))
             entries[key] = _new_without_slices(value, nested, new, device)
-    result = td._new(entries, Meta(size, device))
+    result = _typed(td, entries, Meta(size, device))
     _blank_values(result, td)
     return result
 

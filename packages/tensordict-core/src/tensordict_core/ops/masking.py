@@ -100,6 +100,7 @@ class Masking(Node):
             raise TypeError(
                 f"where takes a bool tensor as condition, got {type(condition).__name__}; wrap it with torch.tensor"
             )
+        condition = without_last(condition, len(self._meta.batch_size))
         if self._is_lazy_stack:  # elements of different shapes cannot be stacked
             stack = _where_by_element(self, condition, other, pad)
             return cast(Self, stack if out is None else _written("where", stack, out, update_batch_size))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -219,6 +220,8 @@ class LazyIndexing:
             value = containers.dense(value, batch_size=index.size, device=self._meta.device)
         if isinstance(value, Node):
             self._check_fits(index, value)
+        elif isinstance(value, np.ndarray):
+            value = torch.as_tensor(value)
         if index.has_bools:
             index = index.positions()
         size = index.meta(self._meta).batch_size

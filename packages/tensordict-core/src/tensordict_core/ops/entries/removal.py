@@ -166,13 +166,16 @@ class Removal(Access):
         out = self._clone(False)
         moved, parents = [], []
         for old, new in mapping.items():
+            target = unravel_key_to_tuple(new)
+            if not target:
+                raise errors.empty_key()
             value = out.get(old, None)
             if value is None:
                 if strict:
                     raise errors.missing_key(old, out._keys(), type(self).__name__)
                 continue
             out.del_(old)
-            moved.append((unravel_key_to_tuple(new), value))
+            moved.append((target, value))
             parents.append(unravel_key_to_tuple(old)[:-1])
         # a node that receives an entry is kept, with its batch size
         entered = {new[:depth] for new, _ in moved for depth in range(len(new))}

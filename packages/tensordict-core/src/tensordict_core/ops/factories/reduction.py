@@ -57,7 +57,10 @@ def batch_dims(td: Any, dim: Any) -> tuple[int, ...]:
     """
     size = td._meta.batch_size
     rule = "dim must be greater than or equal to -tensordict.batch_dims and smaller than tensordict.batch_dims"
-    return tuple([normal_dim(d, size, rule=rule) for d in ((dim,) if isinstance(dim, int) else dim)])
+    dims = tuple([normal_dim(d, size, rule=rule) for d in ((dim,) if isinstance(dim, int) else dim)])
+    if len(set(dims)) < len(dims):
+        raise RuntimeError(f"a dim appears multiple times in the list of dims {dim}; give each once")
+    return dims
 
 
 def as_tuple(dims: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -288,8 +288,8 @@ class Conversion(Node):
             raise errors.not_convertible("from_dict_instance", "a dictionary or a tensordict", input_dict)
         entries = {}
         for key, value in input_dict.items():
-            own = self._get(key) if type(key) is str else None
-            if isinstance(own, Node) and not own._is_opaque and isinstance(value, Mapping):
+            own = self._get(key) if type(key) is str and isinstance(value, Mapping) else None
+            if isinstance(own, Node) and not own._is_opaque:
                 value = own.from_dict_instance(value, device=options.get("device"))
             entries[key] = value
         return self._from_entries(entries, **options)
