@@ -221,7 +221,7 @@ class LazyIndexing:
         if isinstance(value, Node):
             self._check_fits(index, value)
         elif isinstance(value, np.ndarray):
-            value = torch.as_tensor(value)
+            value = torch.as_tensor(value, device=self._meta.device or "cpu")
         if index.has_bools:
             index = index.positions()
         size = index.meta(self._meta).batch_size
