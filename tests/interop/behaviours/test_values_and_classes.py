@@ -117,9 +117,28 @@ ROWS = {
     "an array of objects": lambda lib: lib.TensorDict({"o": np.array([None, 1], dtype=object)})["o"],
     "a part of a field of values": lambda lib: labelled(lib).get_at("label", 0),
     "parts of a field of values": lambda lib: labelled(lib).get_at("label", slice(2)),
+    "a list of tensordicts": lambda lib: lib.TensorDict({"e": [lib.TensorDict({"a": i}) for i in range(2)]}),
+    "a list of tensordicts, set": lambda lib: lib.TensorDict({}, [2]).set(
+        "e", [lib.TensorDict({"a": i}) for i in range(2)]
+    ),
+    "a list of tensordicts with other keys": lambda lib: lib.TensorDict({"e": [lib.TensorDict({k: 1}) for k in "ab"]}),
+    "a list of tensordicts of another length": lambda lib: lib.TensorDict({"e": [lib.TensorDict({"a": 1})]}, [3]),
+    "a list of instances": lambda lib: lib.TensorDict({"e": [sample(lib)] * 2})["e"].x,
+    "a list of lazy stacks": lambda lib: lib.TensorDict({"e": [lib.lazy_stack([lib.TensorDict({"a": 1})])] * 2})["e"],
+    "a list of values": lambda lib: lib.TensorDict({"e": [lib.NonTensorData("a"), lib.NonTensorData("b")]})["e"],
     "the handler of shared memory": handler,
     "the dtype of a filled tensor": lambda lib: lib.MemoryMappedTensor.full((2,), fill_value=1).dtype,
 }
+
+
+def test_a_storage_of_another_file_is_refused(tmp_path: Any) -> None:
+    def call(lib: Any) -> Any:
+        (tmp_path / "x.memmap").write_bytes(bytes(24))
+        storage = torch.UntypedStorage.from_file(str(tmp_path / "x.memmap"), shared=True, nbytes=24)
+        other = str(tmp_path / "other.memmap")
+        return lib.MemoryMappedTensor.from_storage(storage, filename=other, shape=(3,), dtype=torch.int64)
+
+    assert_same(call)
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())

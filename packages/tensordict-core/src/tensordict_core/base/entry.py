@@ -7,7 +7,7 @@ tensors; dictionaries become tensordicts; any other value becomes non-tensor dat
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -45,7 +45,10 @@ def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
 
 
 def _tensor_of_list(value: Any, device: torch.device | None) -> Tensor | None:
-    if isinstance(value[0], str | bytes | dict | None.__class__):
+    first = value[0]
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, str | bytes | dict | None.__class__) or _is_node(first):  # torch reads nodes as empty rows
         return None
     try:
         if any(isinstance(v, Tensor) for v in value):
@@ -72,6 +75,9 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
             return containers.dense(value, batch_size=size, device=meta.device, names=meta.names)
         tensor = as_tensor(value)
         if tensor is None:
+            stacked = _stacked(value) if options.list_to_stack else None
+            if stacked is not None:
+                return _node_entry(meta, key, stacked, non_blocking)
             return non_tensor_entry(meta, value)
         value = tensor
     if size:
@@ -86,6 +92,23 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
     if meta.device is not None and value.device != meta.device:
         value = value.to(meta.device, non_blocking=non_blocking)
     return value
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Node) and not isinstance(value, Tensor)
+
+
+def _stacked(value: Any) -> Node | None:
+    """Return a list of nodes, or of lists of nodes, as one node; ``None`` if it has something else."""
+    if not isinstance(value, list) or not value:
+        return None
+    parts: list[Any] = []
+    for item in value:
+        part = item if _is_node(item) else _stacked(item)
+        if part is None:
+            return None
+        parts.append(part)
+    return cast("Node", torch.stack(parts))
 
 
 def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:

@@ -322,6 +322,11 @@ class MemoryMappedTensor(Filled, Views):
             dtype = storage.dtype if isinstance(storage, torch.TypedStorage) else torch.uint8
         untyped = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
         path = filename if filename is not None else untyped.filename
+        if filename is not None and untyped.filename and os.path.abspath(filename) != os.path.abspath(untyped.filename):
+            raise RuntimeError(
+                f"the storage has the associated filename {untyped.filename}, which differs from {filename}; leave "
+                "filename out, or pass that one"
+            )
         mapping = handler or Mapping.over(untyped, None if path is None else os.path.abspath(path))
         return cls.from_handler(mapping, dtype, (mapping.nbytes // dtype.itemsize,) if shape is None else shape, index)
 
