@@ -420,8 +420,13 @@ class TensorDict(TensorDictBase):
 
     def _clone(self, recurse: bool) -> Self:
         if recurse:
-            entries = self._cloned() or {
-                key: torch.clone(value) if type(value) is Tensor or not isinstance(value, Node) else value._clone(True)
+            copies = iter(_copies([value for value in self._entries.values() if type(value) is Tensor]))
+            entries = {
+                key: next(copies)
+                if type(value) is Tensor
+                else value._clone(True)
+                if isinstance(value, Node)
+                else torch.clone(value)
                 for key, value in self._entries.items()
             }
         else:
@@ -431,15 +436,15 @@ class TensorDict(TensorDictBase):
             }
         return self._make(entries, self._meta)
 
-    def _cloned(self) -> dict[str, Any] | None:
-        """Return copies of the entries, made by one call; ``None`` unless all are plain tensors."""
-        entries = self._entries
-        if _clone_all is None or not entries or not may_fuse() or not _PLAIN.issuperset(map(type, entries.values())):
-            return None
+
+def _copies(tensors: list[Tensor]) -> Sequence[Tensor]:
+    """Return copies of plain tensors, made by one call of torch where it can."""
+    if len(tensors) > 1 and _clone_all is not None and may_fuse():
         try:
-            return dict(zip(entries, _clone_all([*entries.values()]), strict=True))
-        except RuntimeError:  # torch refuses integers together with leaves that require gradients
-            return None
+            return _clone_all(tensors)
+        except RuntimeError:  # it refuses integers together with tensors that require gradients
+            pass
+    return [torch.clone(tensor) for tensor in tensors]
 
 
 def _rows(columns: dict[str, Sequence[Any]], count: int) -> Iterable[tuple[Any, ...]]:

@@ -202,12 +202,12 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
     """Return the leaves on another device, copied side by side and waited for once where that is safe."""
     if is_compiling():
         return [leaf.to(device, non_blocking=bool(non_blocking)) for leaf in leaves]
-    whole = _shared_bytes(leaves)
-    if whole is not None and whole.device != device:
+    whole = _shared_bytes(leaves) if leaves and leaves[0].device != device else None
+    if whole is not None:
         return _views_of(whole.to(device, non_blocking=bool(non_blocking)), leaves)
     if non_blocking is not None:
         return [leaf.to(device, non_blocking=non_blocking) for leaf in leaves]
-    moved = [leaf.to(device, non_blocking=True) for leaf in leaves]
+    moved = [leaf if leaf.device == device else leaf.to(device, non_blocking=True) for leaf in leaves]
     if device.type == "cpu":
         # results on the host are read without a stream that orders the copies before them
         for source in {leaf.device for leaf in leaves}:
