@@ -145,11 +145,17 @@ def test_methods_with_an_underscore_do_what_the_public_ones_do():
     assert td.names == [None]
 
 
-def test_the_lazy_mode_of_older_releases_warns_and_changes_nothing():
-    with pytest.warns(DeprecationWarning, match="no longer lazy"):
+def test_the_lazy_mode_of_older_releases_warns_and_stacks_lazily():
+    with pytest.warns(DeprecationWarning, match=r"The legacy lazy mode.* is deprecated.*no longer lazy"):
         block = tensordict.set_lazy_legacy(True)
+    tds = [tensordict.TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]
     with block:
-        assert not tensordict.lazy_legacy()
+        assert tensordict.lazy_legacy()
+        for stacked in (torch.stack(tds, 1), tensordict.stack(tds, 1), tensordict.TensorDict.stack(tds, 1)):
+            assert isinstance(stacked, tensordict.LazyStackedTensorDict) and stacked.stack_dim == 1
+            assert stacked.to_tensordict()["a"].shape == (3, 2)
+        assert type(torch.cat(tds)) is type(tds[0].unsqueeze(0)) is tensordict.TensorDict
+    assert not tensordict.lazy_legacy() and type(torch.stack(tds)) is tensordict.TensorDict
 
 
 def test_functions_by_version_are_chosen_again() -> None:

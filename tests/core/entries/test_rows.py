@@ -77,7 +77,8 @@ def test_earlier_names_are_aliases(td: TensorDict) -> None:
     with set_lazy_legacy(False):
         assert not lazy_legacy()
     with pytest.warns(DeprecationWarning, match="no longer lazy; use lazy_stack"), set_lazy_legacy(True):
-        assert not lazy_legacy()
+        assert lazy_legacy()
+    assert not lazy_legacy()
 
 
 def test_no_default_makes_get_strict(td: TensorDict) -> None:

@@ -296,7 +296,7 @@ def json_dumps(data: Any, **kwargs: Any) -> bytes:
 
 
 class LegacyView:
-    """The type of the lazy results of ``set_lazy_legacy(True)``; nothing is an instance, as there are none here."""
+    """The type of the lazy results of ``set_lazy_legacy(True)``; nothing is an instance, as views are not lazy here."""
 
 
 def passes_through(value: Any) -> bool:

@@ -56,10 +56,12 @@ class DeprecatedNames(Node):
 
 
 class set_lazy_legacy(Setting):
-    """Accept the choice of lazy shape operations of older releases; they are off in any case.
+    """Choose whether ``stack`` and ``torch.stack`` stack lazily, as in older releases.
+
+    Other shape operations, which were lazy too, return new tensordicts in either mode.
 
     Args:
-        mode: Whether the operations would be lazy; ``True`` warns that they are not.
+        mode: Whether stacks are lazy; ``True`` warns that the mode is deprecated.
 
     >>> with set_lazy_legacy(False):
     ...     lazy_legacy()
@@ -71,16 +73,16 @@ class set_lazy_legacy(Setting):
     def __init__(self, mode: bool) -> None:
         if mode:
             warnings.warn(
-                "set_lazy_legacy(True) changes nothing: shape operations are no longer lazy; use lazy_stack for a lazy "
-                "stack and view_at for a view",
+                "The legacy lazy mode, turned on with set_lazy_legacy(True), is deprecated: stacks are lazy in it, and "
+                "other shape operations are no longer lazy; use lazy_stack for a lazy stack and view_at for a view",
                 DeprecationWarning,
                 stacklevel=2,
             )
-        super().__init__(False)
+        super().__init__(mode)
 
 
 def lazy_legacy(allow_none: bool = False) -> bool:
-    """Return whether shape operations are lazy, as in older releases: they never are.
+    """Return whether ``set_lazy_legacy`` makes stacks lazy.
 
     Args:
         allow_none: Accepted for compatibility.

@@ -13,6 +13,7 @@ import torch
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_names, check_devices
 from tensordict_core.base.node import Node
+from tensordict_core.base.options import current as options
 from tensordict_core.base.shape_op import normal_dim
 
 __all__ = ["cat", "check_out", "lazy_stack", "maybe_dense_stack", "stack"]
@@ -120,7 +121,8 @@ def _stack_nodes(nodes: list[Any], dim: int) -> Any:
                 f"stacking tensordicts requires them to have congruent batch sizes, and tensordict {i} has "
                 f"{list(node._meta.batch_size)} where tensordict 0 has {list(size)}; expand or index them to one"
             )
-    return _stack_same(nodes, normal_dim(dim, size, extra=1))
+    dim = normal_dim(dim, size, extra=1)
+    return lazy_stack(nodes, dim) if options.lazy_legacy else _stack_same(nodes, dim)
 
 
 def _stack_same(nodes: list[Any], dim: int) -> Any:
