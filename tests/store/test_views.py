@@ -131,7 +131,7 @@ def test_another_device_is_where_reads_go(stored):
 @pytest.mark.parametrize("method", ["memmap_", "share_memory_"])
 @pytest.mark.parametrize("hold", [lambda td: td, lambda td: td[0], HOLDERS["nested"], HOLDERS["lazy"]])
 def test_entries_do_not_move_to_other_memory_in_place(stored, hold, method):
-    with pytest.raises(RuntimeError, match=rf"{method}\(\) changes where entries are"):
+    with pytest.raises(RuntimeError, match=rf"Cannot call {method} on a|a sub-tensordict values"):
         getattr(hold(stored), method)()
     assert not stored.is_locked and (stored == plain()).all()
 

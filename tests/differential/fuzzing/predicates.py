@@ -140,7 +140,7 @@ FAULTS = {
     "no stack": r"Failed to stack|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none",
-    "fields": r"are not fields|must be fields|not a field",
+    "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
     "dim": r"Incompatible dim|appears multiple times|[dD]im\w* out of range|not a batch dim",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source"
     r"|incompatible with the batch-size",
