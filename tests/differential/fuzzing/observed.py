@@ -149,6 +149,14 @@ OBSERVED = (
     seen("operations that torch has for", kind="TypeError > result", theirs="argument 'dim' must be int, not list"),
     seen("a wrong argument that meets an error inside", kind="TypeError > [A-Z]", theirs="iteration over a 0-d"),
     seen("`td.split_keys([", calls="split_keys", kind="^result > KeyError", ours="not found in", kinds="ragged"),
+    seen("`TensorDict.from_list([{", calls="from_any", kind="^result", ours="is incompatible with the batch-size"),
+    seen(
+        "`tc[index] = array`",
+        calls="setitem value",
+        kind="> result",
+        theirs="Got .class 'numpy.ndarray'",
+        kinds="class",
+    ),
     # results
     seen(
         "`td[...]` and `td[()]`", calls="getitem (index|key)|to_tensordict index", kind="value|kind|locked", text=WHOLE
@@ -256,6 +264,10 @@ OBSERVED = (
     seen("names of nested tensordicts after", calls="flipud", kind="names", place="[.]", kinds="lazy"),
     seen('`td.set_at_("s", tensor, index)`', calls="set_at_", kind="kind", theirs="^Tensor$", text=VALUES),
     seen("`stack[index] = 1.0` of a lazy stack", calls="setitem (value|key)", kind="values", kinds="ragged"),
+    seen("`lazy.narrow(...)`", calls="expand_as", kind="locked", kinds="lazy"),
+    seen("names after `expand_as`", calls="reflected [&|]", kind="names"),
+    seen('`tc.get_at("label", index)`', calls="get_at", kind="value", ours="^'text'", kinds="class"),
+    seen('`td.set_("a", value)` of fewer', calls="setitem value", kind="values", text=r"setitem\(x, .*, t\(\["),
     seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False"),
     seen("whether equal non-tensor values are", place="[.]z$", kind="kind", theirs="'text'|named", ours="'text'|named"),
     seen("`logsumexp` without a dim of", calls="logsumexp", kind="shape|dtype|values"),

@@ -102,7 +102,9 @@ RULES = (
     Rule(
         "`td.flatten()` without batch dimensions",
         lambda p, d: (
-            p.call.name == "flatten" and not p.x.batch and (works(d, "ValueError") or "inplace" in str(p.call))
+            p.call.name == "flatten"
+            and not p.x.batch
+            and (works(d, "ValueError", "IndexError") or "inplace" in str(p.call))
         ),
     ),
     Rule(
