@@ -35,15 +35,11 @@ class UnknownOutKeysError(ValueError, RuntimeError):
     """Selected keys are not among those that a module writes."""
 
 
-class MissingInputsError(KeyError, ValueError):
+class MissingInputsError(KeyError, ValueError, TypeError):
     """Inputs of a module are not in the tensordict."""
 
     def __str__(self) -> str:  # a KeyError shows the repr of its message, with escaped quotes
         return str(self.args[0])
-
-
-class MissingParametersError(MissingInputsError, TypeError):
-    """The parameters of a distribution are not in the tensordict."""
 
 
 class NoSlotError(KeyError, AttributeError):

@@ -193,14 +193,12 @@ def given_twice(name: str) -> RuntimeError:
     )
 
 
-def missing_inputs(
-    module: Any, absent: Iterable[Any], keys: Iterable[Any], kind: type[MissingInputsError] = MissingInputsError
-) -> MissingInputsError:
-    """Report that inputs of a module are missing in the tensordict; ``kind`` is the class of the error."""
+def missing_inputs(module: Any, absent: Iterable[Any], keys: Iterable[Any]) -> MissingInputsError:
+    """Report that inputs of a module are missing in the tensordict."""
     absent, keys = list(absent), list(keys)
     name = absent[0] if isinstance(absent[0], str) else absent[0][-1]
     shown = f'"{name}"' if name == absent[0] else absent[0]
-    return kind(
+    return MissingInputsError(
         f"Some tensors that are necessary for the module call are missing: {type(module).__name__} needs the keys "
         f"{listed(absent)}, and key {shown} not found in TensorDict with keys {listed(keys)}"
         f"{_nearest(name, keys) or '; set them before the call'}"

@@ -18,7 +18,6 @@ from torch import nn
 from tensordict_core import NestedKey, unravel_key
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
-from tensordict_nn.error_types import MissingInputsError, MissingParametersError
 from tensordict_nn.modules.pickling import carried, restored
 
 __all__ = ["TensorDictModuleBase", "as_keys", "checked_keys", "device_of", "format_module", "require_inputs"]
@@ -66,15 +65,13 @@ def require_inputs(module: Any, keys: Iterable[Any], td: Any, cause: Exception |
     """Check that a tensordict has the inputs of a module.
 
     Raises:
-        KeyError: A key is missing; ``cause`` is the error that the module raised without it. After a `TypeError` of the
-            module, the error is a `TypeError`, too.
+        KeyError: A key is missing; ``cause`` is the error that the module raised without it.
 
     >>> require_inputs(torch.nn.Linear(1, 1), ["a"], TensorDict({"a": 0}))
     """
     absent = [key for key in keys if key not in td]
     if absent:
-        kind = MissingParametersError if isinstance(cause, TypeError) else MissingInputsError
-        raise errors.missing_inputs(module, absent, td.keys(), kind) from cause
+        raise errors.missing_inputs(module, absent, td.keys()) from cause
 
 
 def _drop_unselected(module: Any, args: Any, output: Any) -> Any:

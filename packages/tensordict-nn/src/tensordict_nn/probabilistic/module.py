@@ -12,7 +12,6 @@ from tensordict_core.extension import TensorCollection
 from tensordict_nn import distribution_errors, errors
 from tensordict_nn.distributions.composite import CompositeDistribution, with_suffix
 from tensordict_nn.distributions.delta import Delta
-from tensordict_nn.error_types import MissingParametersError
 from tensordict_nn.modules.base import Keys, TensorDictModuleBase, as_keys, checked_keys, format_module
 from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.modules.skipping import may_skip, skips
@@ -208,7 +207,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         values = [tensordict.get(key, None) for key in self.in_keys]
         absent = [key for key, value in zip(self.in_keys, values, strict=True) if value is None]
         if absent:
-            raise errors.missing_inputs(self, absent, tensordict.keys(), MissingParametersError)
+            raise errors.missing_inputs(self, absent, tensordict.keys())
         arguments = dict(zip(self._arguments, values, strict=True))
         extra = self.distribution_kwargs
         if isinstance(extra, TensorCollection):  # non-tensor data is passed as its value
