@@ -89,6 +89,7 @@ def _check(function: Callable[..., Any], make: Callable[[int], Any], backend: st
 
 
 DENSE: dict[str, Callable[[TensorDict], Any]] = {
+    "where_memory_is": lambda td: (td.is_shared(), td.is_memmap()),
     "construct": lambda td: TensorDict({"x": td["a"], "n": {"y": td["b", "c"]}}, batch_size=[2, 3], names=["p", "q"]),
     "get": lambda td: td["a"].sum() + td.get(("b", "c")).sum(),
     "set": lambda td: td.clone(False).set(("n", "new"), td["a"] * 2),

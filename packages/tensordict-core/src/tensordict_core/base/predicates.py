@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.node import Node
+from tensordict_core.base.tracing import is_compiling
 
 __all__ = [
     "NESTED_TENSORS_AS_LISTS",
@@ -83,6 +84,8 @@ def in_shared_memory(tensor: Tensor) -> bool:
     >>> in_shared_memory(torch.zeros(1)), in_shared_memory(torch.zeros(1).share_memory_())
     (False, True)
     """
+    if is_compiling():  # the tensor is fake, and Dynamo breaks the graph at is_shared
+        return False
     try:
         return bool(tensor.is_shared())
     except Exception:

@@ -250,6 +250,8 @@ class Properties(Node):
     def is_shared(self) -> bool:
         """Return whether all leaves are in shared memory or on CUDA, which processes share; mapped files do not count.
 
+        In compiled code, only tensors on CUDA count.
+
         Without tensors, whether all non-tensor values are; of an empty tensordict, whether ``share_memory_`` was called
         and it is locked since.
 

@@ -18,6 +18,7 @@ from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry.plugins import is_loaded, satellite
 from tensordict_core.base.signature import with_options
+from tensordict_core.base.tracing import is_compiling
 from tensordict_core.ops.compat.options import (
     ConsolidateOptions,
     MemmapLikeOptions,
@@ -345,12 +346,14 @@ class MemmapStubs(Node):
         return result
 
     def is_memmap(self) -> bool:
-        """Return whether all leaves are memory mapped; false without leaves.
+        """Return whether all leaves are memory mapped; false without leaves, and in compiled code.
 
         >>> TensorDict({"a": torch.ones(3)}).memmap().is_memmap(), TensorDict({"a": torch.ones(3)}).is_memmap()
         (True, False)
         """
-        return is_loaded(_NAME) and bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
+        if is_compiling() or not is_loaded(_NAME):  # the tensors of compiled code are fake
+            return False
+        return bool(satellite(_NAME, "TensorDict.is_memmap").is_memmap(self))
 
     @overload
     def consolidate(
