@@ -428,3 +428,13 @@ def test_modules_become_graphs(name):
     expected = module(data())
     assert_close(graph(data()), expected)
     assert (graph.in_keys, graph.out_keys) == (module.in_keys, [key for key in module.out_keys if key != "_"])
+
+
+def test_parameters_are_listed_in_compiled_code():
+    params = TensorDictParams(TensorDict({"a": torch.ones(2), "n": {"b": torch.zeros(3)}}))
+
+    def total(x):
+        return x + sum(one.sum() for one in params.parameters()), [name for name, _ in params.named_parameters()]
+
+    value, names = torch.compile(total, backend="eager", fullgraph=True)(torch.zeros(()))
+    assert value == 2 and names == ["a", "n.b"]

@@ -346,9 +346,11 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     # modules ---------------------------------------------------------------------------------------------------------
 
-    __hash__: Any = nn.Module.__hash__
     state_dict = nn.Module.state_dict  # type: ignore[assignment]  # containers' method has other parameters
     load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]  # as above
+
+    def __hash__(self) -> int:  # in Python, so that Dynamo traces `parameters()`, which puts modules into a set
+        return id(self)
 
     # nn.Module refuses names with dots, which keys may have
 
