@@ -49,8 +49,7 @@ def _columns(items: Sequence[Any], how: Combination) -> Iterable[tuple[str, Any]
         if [*table] != keys:
             break
     else:  # the usual case: the orders agree, so no key is looked up
-        # torch parses a list of tensors faster than a tuple
-        return zip(keys, map(list, zip(*[table.values() for table in tables], strict=True)), strict=True)
+        return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
     for i, table in enumerate(tables):
         if set(table) != set(keys):
             error = errors.keys_not_stackable(how.name, i, table, keys)

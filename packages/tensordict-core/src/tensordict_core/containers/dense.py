@@ -390,7 +390,7 @@ class TensorDict(TensorDictBase):
             names = names_or_none(names[:dim] + names[dim + 1 :])
         meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device, names)
         make = self._make
-        return tuple([make(dict(zip(columns, row, strict=True)), meta) for row in _rows(columns, size[dim])])
+        return tuple(make({key: column[i] for key, column in columns.items()}, meta) for i in range(size[dim]))
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:
         try:
@@ -413,8 +413,7 @@ class TensorDict(TensorDictBase):
         before, after = old.batch_size[:dim], old.batch_size[dim + 1 :]
         metas = {n: old.resized(torch.Size((*before, n, *after)), old.names) for n in set(sizes)}
         make = self._make
-        rows = zip(sizes, _rows(columns, len(sizes)), strict=True)
-        return [make(dict(zip(columns, row, strict=True)), metas[n]) for n, row in rows]
+        return [make({key: column[i] for key, column in columns.items()}, metas[n]) for i, n in enumerate(sizes)]
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -445,11 +444,6 @@ def _copies(tensors: list[Tensor]) -> Sequence[Tensor]:
         except RuntimeError:  # it refuses integers together with tensors that require gradients
             pass
     return [torch.clone(tensor) for tensor in tensors]
-
-
-def _rows(columns: dict[str, Sequence[Any]], count: int) -> Iterable[tuple[Any, ...]]:
-    """Return the parts of all columns at each of ``count`` positions."""
-    return zip(*columns.values(), strict=True) if columns else [()] * count
 
 
 containers.dense = TensorDict
