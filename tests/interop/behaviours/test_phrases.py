@@ -275,6 +275,7 @@ CALLS: list[tuple[str, Row]] = [
     ("Unknown TypedTensorDict option: 'typo'", lambda lib: lib.TypedTensorDict["typo"]),
     ("Can't instantiate abstract class TypedTensorDict", lambda lib: lib.TypedTensorDict()),
     ("batch dimension mismatch", lambda lib: td(lib).set("s", ["a", "b"])),
+    ("Either group or filename must be provided, and not both", lambda lib: lib.PersistentTensorDict(batch_size=[3])),
     ("Cannot set the attribute 'typo'", set_unknown),
     ("Cannot set the attribute 'typo'", lambda lib: sample(lib).set("typo", torch.zeros(3))),
     ("'Sample' object has no attribute or field 'typo'", lambda lib: sample(lib).typo),

@@ -19,6 +19,7 @@ from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_bat
 from tensordict_store.arrays.group import Array, Group, Target
 from tensordict_store.arrays.selection import Selection, Selector, select
 from tensordict_store.arrays.values import decode, encode
+from tensordict_store.errors import PlaceError
 from tensordict_store.nodes import child_meta, locked_if, save_by, unwrapped, wrapped
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
@@ -94,8 +95,8 @@ class PersistentTensorDict(Opened, CustomContainer):
         **kwargs: Any,
     ) -> None:
         if (filename is None) == (group is None):
-            raise TypeError(
-                f"PersistentTensorDict needs a filename or a group and not both, got filename={filename!r} and "
+            raise PlaceError(
+                f"Either group or filename must be provided, and not both: got filename={filename!r} and "
                 f"group={group!r}; pass one of them"
             )
         if backend not in BACKENDS:
