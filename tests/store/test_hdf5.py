@@ -94,7 +94,7 @@ def test_modes_say_what_may_be_written(path, tmp_path):
         PersistentTensorDict(filename=path, mode="q")
     with pytest.raises(FileNotFoundError):
         TensorDict.from_h5(tmp_path / "none.h5")
-    with pytest.raises(TypeError, match="a filename or a group"):
+    with pytest.raises(TypeError, match="Either group or filename"):
         PersistentTensorDict(batch_size=[3])
     with pytest.raises(ValueError, match="backend='csv'"):
         PersistentTensorDict(filename=path, backend="csv")
