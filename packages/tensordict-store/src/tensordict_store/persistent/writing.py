@@ -58,7 +58,9 @@ def prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) ->
         if not shape:
             array.write([], read(slice(None)))
             return
-        for start, stop in _blocks(shape, dtype, array.unit):
+        # memory that lies as the array does is written at once, without a copy
+        at_once = array.unit == 1 and value.is_cpu and value.is_contiguous()
+        for start, stop in [(0, shape[0])] if at_once else _blocks(shape, dtype, array.unit):
             array.write([(start, stop), *((0, n) for n in shape[1:])], read(slice(start, stop)))
 
     return put
