@@ -142,7 +142,14 @@ class Instance(Forwarding):
         return value._entry_value() if isinstance(value, TensorCollection) else value
 
     def get_at(self, key: NestedKey, *index: Any, **options: Any) -> Any:
-        """Return the part of a field that an index selects; of non-tensor data, its plain values."""
+        """Return the part of a field that an index selects; of non-tensor data, its plain values.
+
+        >>> from tensordict_class import TensorClass
+        >>> class Point(TensorClass):
+        ...     x: torch.Tensor
+        >>> Point(x=torch.arange(3), batch_size=[3]).get_at("x", slice(1, 3))
+        tensor([1, 2])
+        """
         part = super().get_at(key, *index, **options)
         return part.tolist() if is_non_tensor(part) else part
 
