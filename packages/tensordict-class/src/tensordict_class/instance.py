@@ -145,8 +145,7 @@ class Instance(Forwarding):
         """Return the part of a field that an index selects; of non-tensor data, its plain values.
 
         >>> from tensordict_class import TensorClass
-        >>> class Point(TensorClass):
-        ...     x: torch.Tensor
+        >>> class Point(TensorClass): x: torch.Tensor
         >>> Point(x=torch.arange(3), batch_size=[3]).get_at("x", slice(1, 3))
         tensor([1, 2])
         """
@@ -170,8 +169,7 @@ class Instance(Forwarding):
             RuntimeError: The shape of the value does not start with the batch size, or the instance is locked.
 
         >>> from tensordict_class import TensorClass
-        >>> class Point(TensorClass):
-        ...     x: torch.Tensor
+        >>> class Point(TensorClass): x: torch.Tensor
         >>> Point(torch.zeros(2)).set("x", torch.ones(2)).x
         tensor([1., 1.])
         """
