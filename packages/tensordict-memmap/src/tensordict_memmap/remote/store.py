@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
-__all__ = ["Store"]
+__all__ = ["Store", "batches"]
+
+_Item = TypeVar("_Item")
 
 _Range = tuple[str, int, int]
 """A path, a start and an end."""
@@ -112,7 +114,7 @@ class Store:
         Raises:
             ValueError: A file is shorter.
         """
-        for batch in _batches(ranges, most):
+        for batch in batches(ranges, lambda one: one[2] - one[1], most_bytes=_MOST_BATCH_BYTES, most=most):
             for (path, start, end), data in zip(batch, self.read_ranges(batch), strict=True):
                 if len(data) != end - start:
                     raise ValueError(
@@ -122,15 +124,28 @@ class Store:
                 yield data
 
 
-def _batches(ranges: Iterable[_Range], most: int | None) -> Iterator[list[_Range]]:
-    batch: list[_Range] = []
-    room = _MOST_BATCH_BYTES
-    for one in ranges:
-        nbytes = one[2] - one[1]
-        if batch and (nbytes > room or len(batch) == most):
+def batches(
+    items: Iterable[_Item], nbytes: Callable[[_Item], int], *, most_bytes: int, most: int | None = None
+) -> Iterator[list[_Item]]:
+    """Split items into batches for one transfer each; an item of more than ``most_bytes`` is a batch of its own.
+
+    Args:
+        items: The items, in order.
+        nbytes: The size of an item in bytes.
+        most_bytes: The maximum number of bytes of a batch.
+        most: The maximum number of items of a batch; by default any.
+
+    >>> list(batches([1, 9, 2, 2], lambda item: item, most_bytes=4))
+    [[1], [9], [2, 2]]
+    """
+    batch: list[_Item] = []
+    room = most_bytes
+    for item in items:
+        size = nbytes(item)
+        if batch and (size > room or len(batch) == most):
             yield batch
-            batch, room = [], _MOST_BATCH_BYTES
-        batch.append(one)
-        room -= nbytes
+            batch, room = [], most_bytes
+        batch.append(item)
+        room -= size
     if batch:
         yield batch

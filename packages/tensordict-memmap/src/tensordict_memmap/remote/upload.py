@@ -18,7 +18,7 @@ from typing import Any
 from tensordict_memmap.engine.executor import check_cancelled
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
-from tensordict_memmap.remote.store import Store
+from tensordict_memmap.remote.store import Store, batches
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.staging import temporary_folder
 
@@ -106,13 +106,5 @@ def _groups(files: dict[str, int]) -> Iterator[list[str]]:
     >>> list(_groups({"small": 1, "huge": 1 << 30, "tiny": 0}))
     [['huge'], ['small', 'tiny']]
     """
-    group: list[str] = []
-    room = _MOST_GROUP_BYTES
-    for name, size in sorted(files.items(), key=lambda item: -item[1]):
-        if group and (size > room or len(group) >= _MOST_GROUP_FILES):
-            yield group
-            group, room = [], _MOST_GROUP_BYTES
-        group.append(name)
-        room -= size
-    if group:
-        yield group
+    largest_first = sorted(files, key=files.__getitem__, reverse=True)
+    return batches(largest_first, files.__getitem__, most_bytes=_MOST_GROUP_BYTES, most=_MOST_GROUP_FILES)
