@@ -165,7 +165,7 @@ class _Shortcut:
     Args:
         recording: The recording.
         keys: The keys of the inputs, in the order of its memory.
-        meta: The number of batch dimensions and their names.
+        meta: The number of batch dimensions, and their names.
         entries: The keys and the memory of the entries that it sets.
     """
 
@@ -184,11 +184,11 @@ class _Shortcut:
             return None
         if any(len(path) > 1 for path, _ in entries):
             return None
-        return cls(recording, keys, (td.batch_dims, td._meta.names), [(path[0], value) for path, value in entries])
+        return cls(recording, keys, (td.batch_dims, td.names), [(path[0], value) for path, value in entries])
 
     def __call__(self, td: TensorDict) -> bool:
         """Replay for a tensordict; return False, and change nothing, if it differs from that of the recording."""
-        if (td.batch_dims, td._meta.names) != self._meta:
+        if (td.batch_dims, td.names) != self._meta:
             return False
         leaves = [td.get(key, None) for key in self._keys]
         buffers = self._recording.buffers
