@@ -9,8 +9,8 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, UnbatchedTensor
 from tensordict_memmap import MemoryMappedTensor, convert, load_memmap, to_safetensors
+from tensordict_memmap.calls.load import describe_saved
 from tensordict_memmap.formats.safetensors.header import Form, dump_header
-from tensordict_memmap.loading.calls import describe_saved
 from tensordict_memmap.schema.node import leaves
 from tensordict_memmap.schema.select import Selection, as_index
 

@@ -14,6 +14,14 @@ from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 if TYPE_CHECKING:
+    from tensordict_memmap.calls.compare import compare, load_into
+    from tensordict_memmap.calls.load import (
+        from_safetensors,
+        load,
+        load_memmap,
+        load_memmap_,
+    )
+    from tensordict_memmap.calls.save import memmap, memmap_, memmap_like, save
     from tensordict_memmap.checkpoint.delta import save_delta
     from tensordict_memmap.checkpoint.rotation import latest
     from tensordict_memmap.checkpoint.training import Checkpoint, load_checkpoint, save_checkpoint
@@ -24,24 +32,15 @@ if TYPE_CHECKING:
     from tensordict_memmap.dcp.reader import TensorDictReader
     from tensordict_memmap.dcp.writer import TensorDictWriter
     from tensordict_memmap.engine.future import SaveFuture
-    from tensordict_memmap.loading.calls import (
-        from_safetensors,
-        is_memmap,
-        load,
-        load_memmap,
-        load_memmap_,
-        memmap_refresh_,
-    )
     from tensordict_memmap.loading.consolidated import from_consolidated
     from tensordict_memmap.loading.eager import prefetch
-    from tensordict_memmap.loading.into import compare, load_into
+    from tensordict_memmap.loading.mapped import is_memmap, memmap_refresh_
     from tensordict_memmap.saving.archive import (
         is_memmap_archive,
         pack_memmap,
         refresh_archive_checksums,
         unpack_memmap,
     )
-    from tensordict_memmap.saving.calls import memmap, memmap_, memmap_like, save
     from tensordict_memmap.saving.consolidated import consolidate, is_consolidated
     from tensordict_memmap.saving.make_entries import make_memmap, make_memmap_from_storage, make_memmap_from_tensor
     from tensordict_memmap.saving.safetensors import to_safetensors
@@ -99,6 +98,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "calls.compare": "compare load_into",
+    "calls.load": "from_safetensors load load_memmap load_memmap_",
+    "calls.save": "memmap memmap_ memmap_like save",
     "checkpoint.delta": "save_delta",
     "checkpoint.rotation": "latest",
     "checkpoint.training": "Checkpoint load_checkpoint save_checkpoint",
@@ -109,12 +111,10 @@ _MODULES = {
     "dcp.reader": "TensorDictReader",
     "dcp.writer": "TensorDictWriter",
     "engine.future": "SaveFuture",
-    "loading.calls": "from_safetensors is_memmap load load_memmap load_memmap_ memmap_refresh_",
     "loading.consolidated": "from_consolidated",
     "loading.eager": "prefetch",
-    "loading.into": "compare load_into",
+    "loading.mapped": "is_memmap memmap_refresh_",
     "saving.archive": "is_memmap_archive pack_memmap refresh_archive_checksums unpack_memmap",
-    "saving.calls": "memmap memmap_ memmap_like save",
     "saving.consolidated": "consolidate is_consolidated",
     "saving.make_entries": "make_memmap make_memmap_from_storage make_memmap_from_tensor",
     "saving.safetensors": "to_safetensors",

@@ -17,7 +17,7 @@ import torch
 from tensordict_core import TensorCollection, TensorDict, is_tensor_collection
 from tensordict_memmap.checkpoint.state import key_path
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.sharded import distributed_calls, has_distributed
+from tensordict_memmap.schema.sharded import has_distributed
 
 __all__ = ["gather_rng", "is_coordinator", "read_shards", "rng_of_this_rank"]
 
@@ -101,7 +101,9 @@ def read_shards(loaded: TensorCollection, objects: Mapping[str, Any]) -> None:
             if isinstance(saved, torch.Tensor) and saved.shape == target.shape:
                 like.set(path, target)
     if not like.is_empty():
-        distributed_calls().sharded_like(loaded.unlock_(), like)
+        from tensordict_memmap.distributed.load import sharded_like  # imports torch.distributed
+
+        sharded_like(loaded.unlock_(), like)
 
 
 def _targets(one: Any, path: Path, loaded: TensorCollection) -> Iterator[tuple[Path, Any]]:

@@ -18,6 +18,9 @@ from typing import Any
 import torch
 
 from tensordict_core import NonTensorData, TensorCollection, TensorDict, is_tensor_collection
+from tensordict_memmap.calls.compare import load_into
+from tensordict_memmap.calls.load import load_memmap
+from tensordict_memmap.calls.save import save_with
 from tensordict_memmap.checkpoint.background import Pending, hold
 from tensordict_memmap.checkpoint.delta import save_delta_with
 from tensordict_memmap.checkpoint.rng import (
@@ -33,10 +36,7 @@ from tensordict_memmap.checkpoint.sharded import gather_rng, is_coordinator, rea
 from tensordict_memmap.checkpoint.state import pack, unpack
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
-from tensordict_memmap.loading.calls import load_memmap
-from tensordict_memmap.loading.into import load_into
 from tensordict_memmap.remote.urls import is_remote
-from tensordict_memmap.saving.calls import save_with
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema import nontensor

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from tensordict_core import TensorDict
+from tensordict_memmap.calls.compare import compare
+from tensordict_memmap.calls.load import describe_saved, load_memmap
 from tensordict_memmap.cli.convert import convert, save_as
 from tensordict_memmap.formats.detect import TREE, format_by_name
-from tensordict_memmap.loading.calls import describe_saved, load_memmap
 from tensordict_memmap.loading.delta import read_delta
 from tensordict_memmap.loading.detect import kind_of
-from tensordict_memmap.loading.into import compare
 from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import is_remote, local_path

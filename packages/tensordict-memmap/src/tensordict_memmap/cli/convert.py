@@ -13,15 +13,15 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from tensordict_memmap.calls.load import load_memmap
+from tensordict_memmap.calls.save import save
 from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE
 from tensordict_memmap.loading.archive import Archive
-from tensordict_memmap.loading.calls import load_memmap
 from tensordict_memmap.loading.detect import kind_of
 from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.saving.archive import unpack_memmap
-from tensordict_memmap.saving.calls import save
 from tensordict_memmap.saving.consolidated import save_consolidated
 
 __all__ = ["FORMATS", "convert", "save_as"]

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from tensordict_core import NonTensorStack
+from tensordict_memmap.calls.load import load_memmap
 from tensordict_memmap.dataset.ragged import RaggedReader
 from tensordict_memmap.dataset.ring import RingRows
 from tensordict_memmap.dataset.row_numbers import row_numbers
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.parse_tree import parse
-from tensordict_memmap.loading.calls import load_memmap
 from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.schema.node import Path, leaves

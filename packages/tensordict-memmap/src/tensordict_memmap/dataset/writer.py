@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tensordict_memmap.calls.load import load_memmap
 from tensordict_memmap.dataset.columns import Column, check_growable, match_batch, write_rows
 from tensordict_memmap.dataset.ragged import RaggedWriter, read_lengths, saved_state, shapes_leaf
 from tensordict_memmap.dataset.range_locks import EVERY_ROW, RowLock
@@ -20,7 +21,6 @@ from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.parse_tree import parse
-from tensordict_memmap.loading.calls import load_memmap
 from tensordict_memmap.saving.tree import escaped_names
 from tensordict_memmap.schema.node import Node, Value, leaves, nodes, show
 from tensordict_memmap.storage import locks, ownership, transaction

@@ -1,4 +1,4 @@
-"""Entry points of distributed saves and loads, which ``saving`` and ``loading`` call if leaves are DTensors."""
+"""Saves by several ranks, and loads into DTensors, as the public calls of the same names make them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tensordict_memmap.distributed.load import read_into, sharded_like, wanted_parts
+from tensordict_memmap.distributed.load import read_into, wanted_parts
 from tensordict_memmap.distributed.save import ShardedSave
 from tensordict_memmap.distributed.team import team_of
 from tensordict_memmap.engine.future import end_pending, run_save
@@ -19,7 +19,7 @@ from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.diff import differences
 from tensordict_memmap.schema.plan import plan
 
-__all__ = ["load_into_ranks", "save", "sharded_like", "wanted_parts"]
+__all__ = ["load_into_ranks", "save"]
 
 
 def save(

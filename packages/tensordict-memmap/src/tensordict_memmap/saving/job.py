@@ -17,7 +17,7 @@ from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.loading.calls import take_over
+from tensordict_memmap.loading.mapped import take_over
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, save_file, save_folder

@@ -16,7 +16,7 @@ import torch
 
 from tensordict_core import TensorCollection, TensorDict, is_non_tensor, unravel_key_to_tuple
 from tensordict_core.extension import annotation
-from tensordict_memmap.loading.calls import is_memmap
+from tensordict_memmap.loading.mapped import is_memmap
 from tensordict_memmap.saving.add_entry import add_entry
 from tensordict_memmap.schema.node import show
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from types import ModuleType
 from typing import Any
 
-__all__ = ["distributed_calls", "has_distributed"]
+__all__ = ["has_distributed"]
 
 
 def has_distributed(data: Any) -> bool:
@@ -24,8 +22,3 @@ def has_distributed(data: Any) -> bool:
         return any(isinstance(leaf, kind) for leaf in getattr(data, "_leaves", tuple)())
     except RecursionError:  # what follows names the key that is nested too deep
         return False
-
-
-def distributed_calls() -> ModuleType:
-    """Return the functions of ``distributed``, a higher layer that is imported only when it is used."""
-    return importlib.import_module("tensordict_memmap.distributed.calls")

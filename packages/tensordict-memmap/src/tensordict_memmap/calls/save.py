@@ -11,24 +11,17 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import prod
 from typing import Any, Unpack
 
-import torch
-
-from tensordict_core import extension, is_leaf_nontensor, is_non_tensor
+from tensordict_core import extension
 from tensordict_core.extension import (
     MemmapLikeOptions,
     MemmapOptions,
     RankSaveOptions,
-    annotate,
     share_values,
     with_options,
 )
 from tensordict_memmap.engine.future import SaveFuture
-from tensordict_memmap.engine.sink import error_context, reserve_file
-from tensordict_memmap.engine.sources import check_memory
-from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
@@ -37,13 +30,9 @@ from tensordict_memmap.saving.archive import ArchiveWriter
 from tensordict_memmap.saving.job import Writer
 from tensordict_memmap.saving.options import DEFAULTS, SHARED_MEMORY, SaveOptions
 from tensordict_memmap.saving.safetensors import SafetensorsWriter
+from tensordict_memmap.saving.shared_memory import share
 from tensordict_memmap.saving.tree import TreeWriter
-from tensordict_memmap.schema.build import build, fill
-from tensordict_memmap.schema.nested import nested_of
-from tensordict_memmap.schema.node import Leaf, plain
-from tensordict_memmap.schema.plan import check_source, plan
-from tensordict_memmap.schema.sharded import distributed_calls, has_distributed
-from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+from tensordict_memmap.schema.sharded import has_distributed
 
 __all__ = ["memmap", "memmap_", "memmap_like", "save", "save_with"]
 
@@ -212,7 +201,9 @@ def save_with(
     its future, which by default is ``data``. ``ranks`` are the arguments about a save by several ranks.
     """
     if ranks.get("group") is not None or has_distributed(data):
-        return distributed_calls().save(data, prefix, options, early=early, pbar=pbar, result=result, **ranks)
+        from tensordict_memmap.distributed import calls  # imports torch.distributed
+
+        return calls.save(data, prefix, options, early=early, pbar=pbar, result=result, **ranks)
     if ranks.get("placements") is not None or ranks.get("timeout") is not None:
         raise ValueError("placements= and timeout= are about a save by several ranks; pass group= too")
     result = result or (lambda: data)
@@ -252,17 +243,17 @@ def _memmap(
     early: bool = False,
 ) -> Any:
     """Save and return a mapped tensordict, or map the tensordict itself; without a path in shared memory."""
-    share = keywords.get("share_non_tensor", False)
+    share_written = keywords.get("share_non_tensor", False)
 
     def result(writer: Any) -> Any:
         td = writer.fill() if in_place else data._mapped(writer.mapped())
-        if share:
+        if share_written:
             share_values(td)
         return td
 
     if options.format_for(path) == SHARED_MEMORY:
         make = functools.partial(
-            _share, data, in_place=in_place, like=options.like, reserve=options.reserve, values=share
+            share, data, in_place=in_place, like=options.like, reserve=options.reserve, values=share_written
         )
         return SaveFuture(lambda progress, cancelled: make(), 0) if early else make()
     return job.save(lambda: _writer(data, path, options), result, early=early, pbar=keywords.get("pbar"))
@@ -270,60 +261,3 @@ def _memmap(
 
 def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:
     return _WRITERS[options.format_for(path)](data, path, options)
-
-
-# --- shared memory
-
-
-def _share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -> Any:
-    """Return the tensordict, or a new one of the same structure, with its tensors in shared memory."""
-    node = tree.name_files(plan(td), tie=not like, check=False)
-    made: dict[str, torch.Tensor] = {}
-
-    def shared(leaf: Leaf) -> torch.Tensor:
-        source = leaf.source
-        assert source is not None
-        if leaf.layout == "strided":
-            check_source(leaf, like=True)
-        first = made.get(leaf.alias or leaf.file)
-        if first is None:
-            first = _zeros(leaf, source, reserve) if like else _to_shared_memory(leaf, source)
-            made[leaf.alias or leaf.file] = first
-        return first
-
-    if in_place:
-        fill(node, shared)
-    result = td if in_place else build(node, shared, device=torch.device("cpu"))
-    annotate(result, "mapped", True)
-    for leaf in result._leaves(is_leaf_nontensor):
-        if is_non_tensor(leaf):
-            annotate(leaf, "mapped", True)
-    if values:
-        share_values(result)
-    result.lock_()
-    return td if in_place else td._mapped(result)
-
-
-def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
-    if leaf.layout != "strided":
-        return _share_nested(leaf, source, [part.detach().reshape(-1) for part in source.unbind()])
-    check_memory(plain(leaf.key), source)
-    return MemoryMappedTensor.from_tensor(source.detach() if source.requires_grad else source)
-
-
-def _share_nested(leaf: Leaf, source: torch.Tensor, parts: list[torch.Tensor]) -> torch.Tensor:
-    """Return a nested tensor with the shapes of ``source`` over the values of ``parts`` in shared memory."""
-    flat = torch.cat(parts) if parts else torch.empty(0, dtype=leaf.dtype, device="cpu")
-    values = MemoryMappedTensor.from_tensor(flat).as_subclass(torch.Tensor)
-    rows = [list(part.shape) for part in source.unbind()]
-    return nested_of(values, rows, jagged=leaf.layout == "jagged", ragged=leaf.ragged, dims=leaf.shape[1])
-
-
-def _zeros(leaf: Leaf, source: torch.Tensor, reserve: bool) -> torch.Tensor:
-    if leaf.layout != "strided":
-        return _share_nested(leaf, source, [part.new_zeros(prod(part.shape)) for part in source.unbind()])
-    made = MemoryMappedTensor.zeros(shape=source.shape, dtype=source.dtype)
-    if reserve and made.handler.descriptor is not None:
-        with error_context(plain(leaf.key)):
-            reserve_file(made.handler.descriptor.fileno(), made.nbytes)
-    return made

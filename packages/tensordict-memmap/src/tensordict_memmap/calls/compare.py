@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from tensordict_core.extension import Node as TensorNode
+from tensordict_memmap.calls.load import describe_saved, load_memmap
 from tensordict_memmap.formats.safetensors.dotted_names import by_names
-from tensordict_memmap.loading.calls import describe_saved, load_memmap
 from tensordict_memmap.schema.diff import Report, differences, other_components, refuse, table, write
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Leaf, Node, Value, plain

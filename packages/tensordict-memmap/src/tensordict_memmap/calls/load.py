@@ -1,4 +1,4 @@
-"""Public calls that load: `load_memmap`, `load_memmap_`, `memmap_refresh_` and `from_safetensors`.
+"""Public calls that load: `load_memmap`, `load_memmap_` and `from_safetensors`.
 
 A load parses the description of a save, checks its files and maps them; it does not change the files. Folders that the
 tensordict package saved load too, including its oldest layout. Pickled values are unpickled only with
@@ -13,20 +13,17 @@ from typing import Any
 
 import torch
 
-from tensordict_core import is_leaf_nontensor
-from tensordict_core.extension import Meta, annotate, annotation
+from tensordict_core.extension import annotate
 from tensordict_memmap.loading.open import describe, open_any, open_packed
 from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.schema.diff import differences, fit
-from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
+from tensordict_memmap.schema.node import Leaf, Node
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows
-from tensordict_memmap.schema.sharded import distributed_calls, has_distributed
-from tensordict_memmap.tensor.mapping import are_mapped
-from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+from tensordict_memmap.schema.sharded import has_distributed
 
-__all__ = ["describe_saved", "from_safetensors", "is_memmap", "load", "load_memmap", "load_memmap_", "memmap_refresh_"]
+__all__ = ["describe_saved", "from_safetensors", "load", "load_memmap", "load_memmap_"]
 
 
 def load_memmap(
@@ -114,6 +111,11 @@ def load_memmap(
     moved = target is not None and target.type != "cpu"
     # selected rows, and a result in the structure of ``like``, are moved after they are made
     late = target if moved and device != "meta" and (rows is not None or like is not None) else None
+    parts, sharded = None, has_distributed(like)
+    if sharded:
+        from tensordict_memmap.distributed.load import wanted_parts  # imports torch.distributed
+
+        parts, eager = wanted_parts(like), False
     request = LoadRequest(
         key_path(subpath),
         selection_of(keys),
@@ -124,13 +126,15 @@ def load_memmap(
         False if allow_pickle is None else allow_pickle,
         verify,
         cls,
-        parts=distributed_calls().wanted_parts(like) if has_distributed(like) else None,
-        eager=False if has_distributed(like) else eager,
+        parts=parts,
+        eager=eager,
     )
     loaded = _open(local_path(prefix), request)
     if like is not None:
-        if has_distributed(like):
-            loaded = distributed_calls().sharded_like(loaded, like, cast=cast)
+        if sharded:
+            from tensordict_memmap.distributed.load import sharded_like
+
+            loaded = sharded_like(loaded, like, cast=cast)
         loaded = fit(loaded, like, strict=strict, fill=fill, cast=cast)
     elif keys is not None and not isinstance(loaded, torch.Tensor):
         annotate(loaded, "keys", keys)
@@ -185,7 +189,9 @@ def load_memmap_(
     tensor([0, 1, 2])
     """
     if has_distributed(td):
-        return distributed_calls().load_into_ranks(td, prefix, allow_pickle=allow_pickle, verify=verify)
+        from tensordict_memmap.distributed import calls  # imports torch.distributed
+
+        return calls.load_into_ranks(td, prefix, allow_pickle=allow_pickle, verify=verify)
     loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
     if td.is_locked:
         unknown = differences(plan(loaded), plan(td)).unexpected
@@ -196,95 +202,6 @@ def load_memmap_(
             )
         return td.update_(loaded)
     return td.update(loaded, inplace=True)
-
-
-def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
-    """Update a mapped tensordict with entries that were added to its folder or replaced there.
-
-    Raises:
-        RuntimeError: The tensordict is not mapped onto a folder.
-
-    >>> mine, theirs = TensorDict({"a": torch.ones(2)}).memmap("shared"), load_memmap("shared")
-    >>> _ = mine.make_memmap("b", torch.Size([3]))
-    >>> sorted(memmap_refresh_(theirs).keys())
-    ['a', 'b']
-    """
-    place = annotation(td, "saved_path")
-    if place is None:
-        raise RuntimeError(
-            "Cannot refresh a TensorDict that is not memory mapped or has no path associated; load it with "
-            "load_memmap, or save it with memmap(path)"
-        )
-    mode = annotation(td, "mode")
-    keys = annotation(td, "keys")
-    fresh = load_memmap(place, allow_pickle=allow_pickle, mode=mode, keys=keys)
-    return take_over(td, fresh)
-
-
-def is_memmap(td: Any) -> bool:
-    """Return whether all leaves of a tensordict are memory-mapped; without leaves, whether it is locked as mapped.
-
-    >>> is_memmap(TensorDict({"a": torch.ones(2)}).memmap())
-    True
-    """
-    sources = [leaf.source for leaf in leaves(plan(td)) if leaf.source is not None]
-    # torch creates nested tensors over a file, so their values tell where they are
-    found = [source.values() if source.is_nested else source for source in sources]
-    if not any(tensor.numel() or isinstance(tensor, MemoryMappedTensor) for tensor in found):
-        values = [leaf for leaf in td._leaves(is_leaf_nontensor) if not isinstance(leaf, torch.Tensor)]
-        if values:
-            return all(value.is_memmap() for value in values)
-        is_saved = annotation(td, "saved_path") is not None or annotation(td, "mapped", False)
-        return bool(td.is_locked and is_saved)
-    return are_mapped([tensor for tensor in found if not isinstance(tensor, MemoryMappedTensor)])
-
-
-# --- refreshing
-
-
-def take_over(td: Any, fresh: Any) -> Any:
-    """Move the entries of ``fresh`` to the nodes of ``td``, keeping nodes of the same type and the lock of ``td``."""
-    locked, old, new = td.is_locked, plan(td), plan(fresh)
-    _refresh_node(old, new)
-    for name in ("mappings", "mode"):
-        annotate(td, name, annotation(fresh, name))
-    return td.lock_() if locked else td
-
-
-def _refresh_node(old: Node, new: Node) -> bool:
-    """Update a node in place; return False if the nodes have different types."""
-    if (
-        isinstance(old, Parts)
-        and isinstance(new, Parts)
-        and old.cls is new.cls
-        and old.parts.keys() == new.parts.keys()
-    ):
-        return all(_refresh_node(part, new.parts[name]) for name, part in old.parts.items())
-    if not (isinstance(old, Dense) and isinstance(new, Dense)):
-        return False
-    for name in old.entries.keys() - new.entries.keys():
-        old.origin._del(name)
-    for name, entry in new.entries.items():
-        before = old.entries.get(name)
-        if isinstance(entry, Leaf):
-            if not (isinstance(before, Leaf) and _is_same(before.source, entry.source)):
-                old.origin._set(name, entry.source)
-        elif before is None or isinstance(before, Leaf) or not _refresh_node(before, entry):
-            old.origin._set(name, entry.origin)
-    old.origin._set_meta(Meta(torch.Size(new.batch_size), new.origin._meta.device, new.names))
-    annotate(old.origin, "saved_path", annotation(new.origin, "saved_path"))
-    return True
-
-
-def _is_same(old: Any, new: Any) -> bool:
-    """Return whether two tensors are mapped onto the same part of the same file."""
-    if not (isinstance(old, MemoryMappedTensor) and isinstance(new, MemoryMappedTensor)):
-        return False
-    place = (new.handler.identity, new.offset, new.shape, new.dtype, new.stride())
-    return (old.handler.identity, old.offset, old.shape, old.dtype, old.stride()) == place and bool(new.numel())
-
-
-# --- files of one format
 
 
 def from_safetensors(
