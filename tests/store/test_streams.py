@@ -12,16 +12,22 @@ from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
 from tensordict_store import TensorDictPipe, TensorDictServer
 
 
-def exchange(scenario, **options):
-    """Run a coroutine with both ends of a pipe, within a time limit."""
+@pytest.fixture(params=["tcp", "ucxx"])
+def exchange(request):
+    """Runs a coroutine with both ends of a pipe, within a time limit."""
+    if request.param == "ucxx":
+        pytest.importorskip("ucxx", reason="ucxx needs Linux")
 
-    async def run():
-        async with await TensorDictServer.start(0, **options) as server:
-            one = await TensorDictPipe.connect("127.0.0.1", server.port, **options)
-            async with one, await server.accept() as other:
-                return await asyncio.wait_for(scenario(one, other), 60)
+    def over(scenario, **options):
+        async def run():
+            async with await TensorDictServer.start(0, transport=request.param, **options) as server:
+                one = await TensorDictPipe.connect("127.0.0.1", server.port, transport=request.param, **options)
+                async with one, await server.accept() as other:
+                    return await asyncio.wait_for(scenario(one, other), 60)
 
-    return asyncio.run(run())
+        return asyncio.run(run())
+
+    return over
 
 
 def sample(n=3):
@@ -32,7 +38,7 @@ def sample(n=3):
     )
 
 
-def test_structure_values_and_strings_arrive():
+def test_structure_values_and_strings_arrive(exchange):
     async def scenario(one, other):
         await one.asend(sample())
         return await other.arecv()
@@ -44,7 +50,7 @@ def test_structure_values_and_strings_arrive():
     assert td["b", "e"].batch_size == (3, 2)
 
 
-def test_messages_of_one_structure_are_written_into_one_tensordict():
+def test_messages_of_one_structure_are_written_into_one_tensordict(exchange):
     async def scenario(one, other):
         await one.asend(TensorDict({"a": torch.zeros(2)}))
         first = await other.arecv()
@@ -59,7 +65,7 @@ def test_messages_of_one_structure_are_written_into_one_tensordict():
     assert first["a"].tolist() == [0.0, 0.0] and second["a"].tolist() == [1.0, 1.0]
 
 
-def test_methods_of_tensordicts_take_a_pipe():
+def test_methods_of_tensordicts_take_a_pipe(exchange):
     async def scenario(one, other):
         await TensorDict({"a": torch.ones(2)}).asend(one)
         target = TensorDict({"a": torch.zeros(2)})
@@ -70,7 +76,7 @@ def test_methods_of_tensordicts_take_a_pipe():
     assert exchange(scenario).tolist() == [1.0, 1.0]
 
 
-def test_iteration_ends_when_the_other_end_closes():
+def test_iteration_ends_when_the_other_end_closes(exchange):
     async def scenario(one, other):
         for i in range(3):
             await one.asend(TensorDict({"i": i}))
@@ -80,7 +86,7 @@ def test_iteration_ends_when_the_other_end_closes():
     assert exchange(scenario) == [0, 1, 2]
 
 
-def test_large_messages_and_both_directions_at_once():
+def test_large_messages_and_both_directions_at_once(exchange):
     big = torch.randn(1 << 20)
 
     async def scenario(one, other):
@@ -92,7 +98,7 @@ def test_large_messages_and_both_directions_at_once():
     assert torch.equal(there, big) and torch.equal(back, -big)
 
 
-def test_a_lazy_stack_of_equal_elements_arrives_dense():
+def test_a_lazy_stack_of_equal_elements_arrives_dense(exchange):
     async def scenario(one, other):
         await one.asend(lazy_stack([TensorDict({"a": torch.zeros(2)}), TensorDict({"a": torch.ones(2)})]))
         return await other.arecv()
@@ -101,7 +107,7 @@ def test_a_lazy_stack_of_equal_elements_arrives_dense():
     assert not isinstance(td, LazyStackedTensorDict) and td["a"].tolist() == [[0, 0], [1, 1]]
 
 
-def test_what_has_no_form_in_a_stream_is_refused_and_the_pipe_goes_on():
+def test_what_has_no_form_in_a_stream_is_refused_and_the_pipe_goes_on(exchange):
     async def scenario(one, other):
         for entry, match in ((object(), "holds a object"), (torch.zeros(2).to_sparse(), "in the layout")):
             with pytest.raises(TypeError, match=match):
@@ -110,6 +116,11 @@ def test_what_has_no_form_in_a_stream_is_refused_and_the_pipe_goes_on():
         return await other.arecv()
 
     assert exchange(scenario)["a"] == 1
+
+
+async def written(pipe, data):
+    pipe._writer.write(data)
+    await pipe._writer.drain()
 
 
 HEADER = {"nodes": [[[], [2], None]], "leaves": [[["a"], "float32", [2]]], "values": []}
@@ -125,11 +136,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("header", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_header_is_refused(header):
+def test_a_hostile_header_is_refused(header, exchange):
     async def scenario(one, other):
-        one._writer.write(len(header).to_bytes(8, "little") + header)
         with pytest.raises(ValueError, match="not one of this format"):
-            await other.arecv()
+            await asyncio.gather(written(one, len(header).to_bytes(8, "little") + header), other.arecv())
 
     exchange(scenario)
 
@@ -141,27 +151,25 @@ def test_a_hostile_header_is_refused(header):
         (bytes(8), "the first message has no header"),
     ],
 )
-def test_lengths_that_lie_are_refused_before_memory_is_taken(data, match):
+def test_lengths_that_lie_are_refused_before_memory_is_taken(data, match, exchange):
     async def scenario(one, other):
-        one._writer.write(data)
         with pytest.raises(ValueError, match=match):
-            await other.arecv()
+            await asyncio.gather(written(one, data), other.arecv())
 
     exchange(scenario)
 
 
-def test_a_message_larger_than_allowed_is_refused():
+def test_a_message_larger_than_allowed_is_refused(exchange):
     huge = json.dumps({**HEADER, "leaves": [[["a"], "float32", [2, 1 << 50]]]}).encode()
 
     async def scenario(one, other):
-        one._writer.write(len(huge).to_bytes(8, "little") + huge)
         with pytest.raises(ValueError, match="max_bytes"):
-            await other.arecv()
+            await asyncio.gather(written(one, len(huge).to_bytes(8, "little") + huge), other.arecv())
 
     exchange(scenario)
 
 
-def test_an_end_in_the_middle_of_a_message_is_an_error():
+def test_an_end_in_the_middle_of_a_message_is_an_error(exchange):
     async def scenario(one, other):
         header = json.dumps(HEADER).encode()
         one._writer.write(len(header).to_bytes(8, "little") + header + bytes(3))

@@ -41,12 +41,16 @@ class Endpoint:
         self._endpoint = endpoint
         self._received = memoryview(b"")
         self._waiting: list[memoryview] = []
+        self._receiving: asyncio.Future[None] | None = None
         self._ended = False
+        self._closed = False
 
     async def read(self, count: int) -> bytes | memoryview:
         """Return at most ``count`` bytes; none if the other end closed the stream."""
-        if not self._received and not self._ended:
-            await self._receive()
+        if not self._received and not self._ended and not self._closed:
+            if self._receiving is None or self._receiving.done():
+                self._receiving = asyncio.ensure_future(self._receive())
+            await asyncio.shield(self._receiving)  # a message of a call that is cancelled belongs to the next one
         data, self._received = self._received[:count], self._received[count:]
         return data
 
@@ -75,7 +79,7 @@ class Endpoint:
             data = np.empty(int(length[0]), dtype=np.uint8)
             if data.size:
                 await self._endpoint.recv(data)
-        except _ucxx().exceptions.UCXXError:  # the other end is gone
+        except _ucxx().exceptions.UCXError:  # the other end is gone
             data = np.empty(0, dtype=np.uint8)
         self._ended = not data.size
         self._received = data.data
@@ -96,22 +100,25 @@ class Endpoint:
                 await self._send(np.frombuffer(data[start : start + _MESSAGE], dtype=np.uint8))
 
     async def _send(self, data: np.ndarray[Any, Any]) -> None:
+        if self._closed:
+            raise ConnectionError("the pipe is closed at this end; connect again to send more")
         try:
             await self._endpoint.send(np.array([data.size], dtype=np.uint64))
             if data.size:
                 await self._endpoint.send(data)
-        except _ucxx().exceptions.UCXXError as error:
+        except _ucxx().exceptions.UCXError as error:
             raise ConnectionError(f"the other end closed the pipe: {error}; connect again to send more") from error
 
     def close(self) -> None:
-        """Send nothing more; `wait_closed` tells the other end."""
-        self._waiting = []
+        """Do nothing, as `wait_closed` closes the endpoint."""
 
     async def wait_closed(self) -> None:
-        """End the stream, and close the endpoint."""
+        """Send the bytes of all writes, end the stream, and close the endpoint."""
         with suppress(ConnectionError):  # the other end closed first
+            await self.drain()
             await self._send(np.empty(0, dtype=np.uint8))
-        with suppress(_ucxx().exceptions.UCXXError):
+        self._closed = True
+        with suppress(_ucxx().exceptions.UCXError):
             await self._endpoint.close()
 
 
@@ -125,8 +132,10 @@ async def connect(host: str, port: int) -> Endpoint:
     ucxx = _ucxx()
     try:
         return Endpoint(await ucxx.create_endpoint(host, port))
-    except ucxx.exceptions.UCXXError as error:
-        raise ConnectionError(f"no program listens on port {port} of {host!r} ({error}); start it first") from error
+    except (ucxx.exceptions.UCXError, TimeoutError) as error:  # ucxx waits for 5 seconds
+        raise ConnectionError(
+            f"no program listens on port {port} of {host!r} ({error or 'timeout'}); start it first"
+        ) from error
 
 
 def listen(port: int, connected: Callable[[Endpoint], Awaitable[None]]) -> Any:
@@ -138,4 +147,8 @@ def listen(port: int, connected: Callable[[Endpoint], Awaitable[None]]) -> Any:
     Raises:
         ImportError: ucxx is not installed.
     """
-    return _ucxx().create_listener(lambda endpoint: connected(Endpoint(endpoint)), port)
+
+    async def accept(endpoint: Any) -> None:  # ucxx awaits coroutine functions only
+        await connected(Endpoint(endpoint))
+
+    return _ucxx().create_listener(accept, port)
