@@ -9,9 +9,10 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 
-from tensordict_memmap.distributed.errors import RankCancelledError, RankError
+from tensordict_memmap.distributed import rounds
+from tensordict_memmap.distributed.errors import RankCancelledError, RankError, failure_of
 from tensordict_memmap.distributed.rounds import join
-from tensordict_memmap.distributed.team import Team
+from tensordict_memmap.distributed.team import Team, process_name
 
 WAIT = 20.0
 
@@ -38,9 +39,9 @@ def start(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with ThreadPoolExecutor(8) as pool:
 
-        def run(team, cancelled=lambda: False, what="the save"):
+        def run(team, cancelled=lambda: False, what="the save", wait=WAIT, **request):
             team.number += 1
-            return pool.submit(join, team, {"call": "save"}, WAIT, what, cancelled)
+            return pool.submit(join, team, {"call": "save", **request}, wait, what, cancelled)
 
         yield run
 
@@ -157,6 +158,33 @@ def test_ranks_that_did_not_take_part_in_the_same_saves_meet(start):
     first.number = 5
     assert same(start(first), start(second))
     assert first.number == second.number
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["on this machine", "elsewhere"])
+@pytest.mark.parametrize("cancels", [True, False])
+def test_a_rank_whose_coordinator_ends_before_it_answers_does_not_wait_for_ever(monkeypatch, start, known, cancels):
+    monkeypatch.setattr(rounds, "_GRACE", 0.5)
+    stop = threading.Event()
+    _, second = teams(2)
+    if known:
+        second.store.set("process/0", process_name().rpartition("|")[0] + "|0")  # of a process that has ended
+    waiting = start(second, stop.is_set, wait=5.0 if known else 0.5)
+    while not second.store.check(["arrived/1"]):
+        time.sleep(0.001)
+    content = second.store.get("arrived/1")
+    second.store.compare_set("arrived/1", content.decode(), "")
+    if cancels:
+        stop.set()
+    try:
+        with pytest.raises(RankError, match="has ended" if known else "did not arrive within"):
+            waiting.result(WAIT)
+    finally:
+        second.store.set("arrived/1", content)  # a rank that still waits withdraws
+
+
+def test_a_failure_of_the_only_rank_is_its_own_error(start):
+    with pytest.raises(RankError, match="failed on rank 0: KeyError"):
+        start(Team([0], 0, dist.HashStore()), failure=failure_of(KeyError("a"))).result(WAIT)
 
 
 def test_a_request_that_differs_is_an_error_on_all_ranks(start):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from datetime import timedelta
 from typing import Any
@@ -29,7 +29,7 @@ from tensordict_memmap.distributed.errors import RankError, describe_failure
 from tensordict_memmap.distributed.team import Team, has_ended, host_name
 from tensordict_memmap.engine.future import Cancelled
 
-__all__ = ["Link", "join"]
+__all__ = ["Link", "closed_on_error", "join"]
 
 _LOOK = 0.5
 """Seconds after which a rank that waits for another looks whether that has ended, which it sees on its own machine."""
@@ -156,6 +156,20 @@ class Link:
         return self.receive(0, 2 * self.timeout + _GRACE)
 
 
+@contextlib.contextmanager
+def closed_on_error(link: Link) -> Iterator[Link]:
+    """Close a link when an error shows that it is of no use, so that the other ranks get an error at once."""
+    try:
+        yield link
+    except Exception:
+        if link.is_broken:
+            link.close()
+        raise
+    except BaseException:  # an interrupt: the others see the connection close
+        link.close()
+        raise
+
+
 def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None = None) -> Link:
     """Meet the other ranks of a team for one save.
 
@@ -175,6 +189,8 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
         concurrent.futures.CancelledError: ``cancelled`` returned True.
     """
     if team.size == 1:
+        if (failure := request.get("failure")) is not None:
+            raise describe_failure(what, {team.rank: failure})
         link = Link(team, "", timeout, what)
         link.hosts, link.names = [host_name()], request.get("names")
         return link
@@ -222,12 +238,12 @@ def _arrive(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
     found, late = _await(team, reply, 0, deadline, timeout, cancelled, own["number"])
     if late is not None:
         left = orjson.dumps({**own, "gone": late})
-        while not _replace(
-            store, place, content, left
-        ):  # the coordinator counts on this rank: its answer comes at once
-            found, ended = _await(team, reply, 0, time.monotonic() + _LOOK / 10, timeout, None)
-            if ended != late_text(timeout):
-                late = ended
+        limit = time.monotonic() + _GRACE
+        while not _replace(store, place, content, left):
+            # the coordinator counts on this rank: its answer comes at once, unless it has ended
+            found, how = _await(team, reply, 0, time.monotonic() + _LOOK / 10, timeout, None, look=0)
+            if how != late_text(timeout) or time.monotonic() >= limit:
+                late = how
                 break
     if late == _CANCELLED:
         raise CancelledError("the save was cancelled")
@@ -263,10 +279,12 @@ def _await(
     timeout: float,
     cancelled: Cancelled | None,
     number: int | None = None,
+    look: float = _LOOK,
 ) -> tuple[bytes, str | None]:
     """Wait until a rank has set a key of the store; return its content, or what that rank did instead.
 
-    ``number`` is that of the save for which the answer of the coordinator is awaited.
+    ``number`` is that of the save for which the answer of the coordinator is awaited, and ``look`` the number of
+    seconds after which this rank looks whether the other one has ended.
     """
     # not by a wait in the store, about whose time limits torch prints warnings
     start = looked = time.monotonic()
@@ -275,7 +293,7 @@ def _await(
         try:
             if team.store.check([key]) and (content := team.store.get(key)):
                 return content, None
-            if now - looked >= _LOOK:
+            if now - looked >= look:
                 looked = now
                 place = f"process/{index}"
                 if team.store.check([place]) and has_ended(team.store.get(place).decode()):

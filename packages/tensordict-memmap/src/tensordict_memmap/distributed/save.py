@@ -26,7 +26,7 @@ from tensordict_memmap.distributed.held import Held
 from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.distributed.phases import gather, receive, scatter, scatter_failure
 from tensordict_memmap.distributed.plan import NO_NAMES, ShardPlan, pack, unpack
-from tensordict_memmap.distributed.rounds import Link, join
+from tensordict_memmap.distributed.rounds import Link, closed_on_error, join
 from tensordict_memmap.distributed.team import Team
 from tensordict_memmap.distributed.upload import Target, UploadPlan, bytes_of_share, exchange, upload_share
 from tensordict_memmap.distributed.write import writes_of
@@ -124,21 +124,12 @@ class ShardedSave:
                 self._release()
 
     def _run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
-        with self.team.lock:
-            link = self._join(cancelled)
-            try:
-                own = Run(self._threads(link), self.options.durable, progress, cancelled)
-                if self.team.is_coordinator:
-                    self._coordinate(link, own)
-                else:
-                    self._follow(link, own)
-            except Exception:
-                if link.is_broken:
-                    link.close()
-                raise
-            except BaseException:  # an interrupt: the others see the connection close
-                link.close()
-                raise
+        with self.team.lock, closed_on_error(self._join(cancelled)) as link:
+            own = Run(self._threads(link), self.options.durable, progress, cancelled)
+            if self.team.is_coordinator:
+                self._coordinate(link, own)
+            else:
+                self._follow(link, own)
 
     def _join(self, cancelled: Cancelled | None) -> Link:
         options = self.options
