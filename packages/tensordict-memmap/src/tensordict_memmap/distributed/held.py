@@ -14,7 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
-from tensordict_memmap.distributed.placements import Part, parts_of
+from tensordict_memmap.distributed.placements import Part, local_of, parts_of
 from tensordict_memmap.distributed.plan import Box, ShardPlan, whole
 from tensordict_memmap.formats.safetensors.describe import Pack, stored
 from tensordict_memmap.saving.host_copy import copy_to_host
@@ -55,10 +55,14 @@ class Held:
             self._check_nodes()
 
     def _take(self, leaf: Leaf, source: DTensor) -> None:
-        local = source.to_local().detach()
+        local = local_of(source)
         check_source(Leaf(leaf.key, "", leaf.dtype, tuple(local.shape), source=local))
-        memory = memory_of(local)
-        tie = (memory, tuple(source.shape), source.placements) if memory is not None else id(source)
+        memory: Any = memory_of(local)
+        if memory is None:  # an empty part, which is tied where the parts of the other ranks are
+            storage = local.untyped_storage()
+            self._kept.append(storage)
+            memory = id(storage), local.dtype, local.storage_offset()
+        tie = (memory, tuple(source.shape), source.placements, source.device_mesh)
         first = self._stand_ins.get(tie)
         if first is None:
             first = self._stand_ins[tie] = torch.empty((), dtype=leaf.dtype, device="cpu").expand(source.shape)

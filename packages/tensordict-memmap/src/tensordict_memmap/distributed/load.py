@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
 from tensordict_core.extension import annotation
-from tensordict_memmap.distributed.placements import boxes_of, check_placements
+from tensordict_memmap.distributed.placements import boxes_of, check_placements, local_of
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.distributed.reads import Count, Read, Saved, read_ranges
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Path, leaves, nodes, show
@@ -89,7 +89,7 @@ def read_into(td: Any, loaded: Any) -> None:
                 f"key {show(leaf.key)} was saved with the shape {list(leaf.source.shape)}, and the DTensor has "
                 f"{list(target.shape)}; load it into one of that shape"
             )
-        own = target.to_local().detach()
+        own = local_of(target)
         direct = own.dtype == leaf.dtype and own.device.type == "cpu" and own.is_contiguous()
         local = own if direct else _empty_local(target, leaf.dtype, leaf.key)
         reader.add_local(leaf, target, local)
@@ -149,7 +149,7 @@ def _empty_local(target: DTensor, dtype: torch.dtype, key: Path) -> torch.Tensor
     boxes = _boxes(target, key)
     size = [0] * target.dim() if target.dim() else ([] if boxes else [0])
     if not boxes:
-        size = list(target.to_local().shape)
+        size = list(local_of(target).shape)
     for box, start in boxes:
         size = [max(n, first + count) for n, first, count in zip(size, start, box.size, strict=True)]
     return torch.empty(size, dtype=dtype, device="cpu")

@@ -8,19 +8,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard, _StridedShard
 
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.schema.node import Path, show
 
-__all__ = ["Part", "boxes_of", "check_placements", "parts_of"]
+__all__ = ["Part", "boxes_of", "check_placements", "local_of", "parts_of"]
 
 Part = tuple[Box, torch.Tensor]
 """A box of a whole tensor, and the memory of this rank that holds its values."""
 
 _Runs = tuple[tuple[int, int], ...]
 """Ranges of indices of one dimension, as pairs of a start and a length, in the order of the memory of a rank."""
+
+
+def local_of(tensor: DTensor) -> torch.Tensor:
+    """Return the local tensor of a DTensor, after the collective that fills it."""
+    local = tensor.to_local().detach()
+    return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
 
 
 def parts_of(tensor: DTensor, key: Path) -> list[Part]:
@@ -34,7 +41,7 @@ def parts_of(tensor: DTensor, key: Path) -> list[Part]:
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         return []
-    local = tensor.to_local().detach()
+    local = local_of(tensor)
     found = boxes_of(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), tuple(tensor.placements))
     parts = []
     for box, start in found:
