@@ -200,8 +200,9 @@ def test_other_entries_or_shapes_of_a_rank_are_named(ranks, tmp_path):
             td.save(tmp_path / "x.safetensors", group=group)
         if rank:
             td["c"] = torch.zeros(1)
-        with pytest.raises((ValueError, rounds.RankError), match=r"rank 1 has 'c', which rank 0 lacks"):
-            td.save(tmp_path / "x.safetensors", group=group)
+        for placements in (None, Shard(0)):
+            with pytest.raises((ValueError, rounds.RankError), match=r"rank 1 has 'c', which rank 0 lacks"):
+                td.save(tmp_path / "x.safetensors", group=group, placements=placements)
 
     ranks.run(2, work)
     assert os.listdir(tmp_path) == []

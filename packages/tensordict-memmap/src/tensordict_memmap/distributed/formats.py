@@ -202,17 +202,17 @@ def format_of(held: Held, path: str, options: SaveOptions) -> Format:
     return (_Tree if found == TREE else _Packed)(held, options)
 
 
-def check_same_names(plans: Sequence[ShardPlan], ranks: Sequence[int]) -> None:
-    """Refuse plans of tensordicts with different entries.
+def check_same_names(names: Sequence[list[str]], ranks: Sequence[int]) -> None:
+    """Refuse tensordicts with different entries, of which each rank has the names.
 
     Raises:
         ValueError: A rank has an entry that another lacks; the error names both.
     """
-    first = plans[0].names
-    for plan, rank in zip(plans, ranks, strict=True):
-        if plan.names is first or plan.names == first:
+    first = names[0]
+    for own, rank in zip(names, ranks, strict=True):
+        if own is first or own == first:
             continue
-        more, less = sorted(set(plan.names) - set(first)), sorted(set(first) - set(plan.names))
+        more, less = sorted(set(own) - set(first)), sorted(set(first) - set(own))
         what = f"has {more[0]!r}, which rank {ranks[0]} lacks" if more else f"lacks {less[0]!r}" if less else ""
         raise ValueError(
             f"rank {rank} {what or 'has the entries in another order'}, and all ranks save the same entries; give it "

@@ -128,12 +128,14 @@ class Held:
             if isinstance(node, Parts) and node.class_string == LAZY:
                 raise TypeError(f"key {show(node.key)} is a lazy stack, and placements= cuts tensors only; densify it")
 
-    def lengths(self) -> list[int]:
-        """Return the lengths of this rank's parts of plain leaves and batch sizes along the sharded dimension."""
+    def lengths(self) -> tuple[list[str], list[int]]:
+        """Return the keys of this rank's parts of plain leaves and batch sizes, and their lengths in the dimension."""
         if self.dim is None:
-            return []
-        sizes = [node.batch_size for node in self._batched()]
-        return [size[self.dim] for size in (*(tuple(leaf.shape) for leaf in self._split), *sizes)]
+            return [], []
+        batched = self._batched()
+        sizes = [tuple(leaf.shape) for leaf in self._split] + [node.batch_size for node in batched]
+        keys = [".".join(one.key) for one in (*self._split, *batched)]
+        return keys, [size[self.dim] for size in sizes]
 
     def _batched(self) -> list[Dense | Value]:
         assert self.dim is not None

@@ -171,14 +171,12 @@ class ShardedSave:
             return
         found = gather(link, lambda: orjson.dumps(self.held.lengths()))
         if self.team.is_coordinator:
-            lengths = [orjson.loads(one) for one in found]
-            counts = {len(one) for one in lengths}
-            if len(counts) > 1:
-                error = ValueError(
-                    "the ranks have different numbers of entries, and all save the same ones; pass the same keys"
-                )
+            keys, lengths = zip(*map(orjson.loads, found), strict=True)
+            try:
+                check_same_names(keys, self.team.ranks)
+            except ValueError as error:
                 scatter_failure(link, {self.team.rank: failure_of(error)})
-                raise error
+                raise
             scatter(link, [orjson.dumps(lengths)] * self.team.size)
         else:
             lengths = orjson.loads(receive(link))
@@ -272,7 +270,7 @@ class ShardedSave:
         options = self.options
         names = {NO_NAMES: form.plan.names}
         plans = [ShardPlan.loads(message, names) for message in messages]
-        check_same_names(plans, self.team.ranks)
+        check_same_names([plan.names for plan in plans], self.team.ranks)
         assignment = assign(plans, self.team.ranks)
         save_id = secrets.token_hex(16)
         layout = form.layout(assignment, save_id)
