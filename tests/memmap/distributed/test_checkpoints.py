@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from tensordict_core import TensorDict
 from tensordict_memmap import compare, latest, load_checkpoint, save_checkpoint
 from tensordict_memmap.distributed import save as saves
+from tensordict_memmap.distributed.errors import RankError
 
 dist = torch.distributed
 
@@ -130,6 +131,64 @@ def _loaded(path):
     model, optimizer = made(3)
     load_checkpoint(path, model=model, optimizer=optimizer)
     return {"model": model, "optimizer": optimizer}
+
+
+class Average:
+    """Averages of parameters, as training loops keep them: an object with a state, and no module."""
+
+    def __init__(self, model):
+        self.shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    def state_dict(self):
+        return {"shadow": self.shadow, "history": [self.shadow["0.weight"] + 1], "decay": 0.9}
+
+    def load_state_dict(self, state):
+        for name, tensor in state["shadow"].items():
+            self.shadow[name].copy_(tensor)
+        assert state["history"][0].placements == self.shadow["0.weight"].placements
+
+
+@pytest.mark.parametrize("placement", [Shard(0), Shard(1)], ids=str)
+def test_the_state_of_any_object_is_loaded_in_parts(ranks, tmp_path, placement):
+    def write(rank):
+        model, _ = made(0, Shard(0))
+        save_checkpoint(tmp_path / "run", model=model, ema=[Average(model)])
+
+    def read(rank):
+        model, _ = made(1, placement)
+        averages = Average(model)
+        load_checkpoint(tmp_path / "run", model=model, ema=[averages], rng=False)
+        for name, parameter in model.named_parameters():
+            assert torch.equal(averages.shadow[name].to_local(), parameter.to_local())
+
+    ranks.run(2, write)
+    ranks.run(2, read)
+
+
+@pytest.mark.parametrize("rng", [True, False])
+def test_an_object_that_one_rank_cannot_save_is_an_error_of_all(ranks, tmp_path, rng):
+    def work(rank):
+        model, _ = made(0, Shard(0))
+        save_checkpoint(tmp_path / "run", model=model, step=1, rng=rng)
+        save_checkpoint(tmp_path / "run", model=model, step=2, rng=rng, extra={"f": print if rank else None})
+
+    first, second = ranks.start(2, work).wait()
+    assert second.error == "TypeError" and "extra['f']" in second.text
+    assert first.error == "RankError" and first.ranks == [1] and "extra['f']" in first.text
+    assert load_checkpoint(tmp_path / "run", rng=False).step == 1
+
+
+def test_a_rank_that_saves_no_checkpoint_is_named_in_time(ranks, tmp_path):
+    def work(rank):
+        model, _ = made(0, Shard(0))
+        if rank:
+            dist.recv(torch.zeros(1), 0)
+        else:
+            with pytest.raises(RankError, match=r"rank 1: it did not arrive within 1 s"):
+                save_checkpoint(tmp_path / "run", model=model, timeout=1.0)
+            dist.send(torch.zeros(1), 1)
+
+    ranks.run(2, work)
 
 
 def rotated(rank, path):

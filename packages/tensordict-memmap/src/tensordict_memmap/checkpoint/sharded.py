@@ -7,19 +7,21 @@ its parameters.
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from tensordict_core import TensorCollection, TensorDict, is_tensor_collection
-from tensordict_memmap.checkpoint.state import key_path
+from tensordict_memmap.checkpoint.state import key_path, pack
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.sharded import has_distributed
 
-__all__ = ["gather_rng", "is_coordinator", "read_shards", "rng_of_this_rank"]
+__all__ = ["gather_rng", "is_coordinator", "is_sharded", "read_shards", "report_failure", "rng_of_this_rank"]
 
 Path = tuple[str, ...]
 
@@ -37,11 +39,16 @@ def is_coordinator() -> bool:
 # --- random states
 
 
-def gather_rng(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the random states of all ranks, each as JSON; every rank calls this.
+def gather_rng(state: Mapping[str, Any], path: str, **options: Any) -> dict[str, Any]:
+    """Return on the first rank the random states of all ranks, each as JSON; every rank calls this.
 
     Args:
         state: The state of this rank (`rng_state`).
+        path: The target of the save.
+        options: The options of the save that `distributed.calls.gather_values` takes.
+
+    Raises:
+        RankError: Another rank failed, or did not answer in time.
     """
     arrays = {
         name: [one.numpy() for one in value]
@@ -51,10 +58,23 @@ def gather_rng(state: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in state.items()
     }
-    text = nontensor.dumps(nontensor.encode(arrays)).decode()
-    texts: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(texts, text)
-    return {"ranks": texts}
+    from tensordict_memmap.distributed.calls import gather_values  # imports torch.distributed
+
+    text = nontensor.dumps(nontensor.encode(arrays))
+    return {"ranks": [one.decode() for one in gather_values(text, path, **options)]}
+
+
+def report_failure(error: Exception, path: str, **options: Any) -> None:
+    """Tell the other ranks, which save to a path, of an error of this rank; it is raised.
+
+    Args:
+        error: The error.
+        path: The target of the save.
+        options: The options of the save that `distributed.calls.gather_values` takes.
+    """
+    from tensordict_memmap.distributed.calls import gather_values
+
+    gather_values(b"", path, error=error, **options)
 
 
 def rng_of_this_rank(state: dict[str, Any]) -> dict[str, Any] | None:
@@ -87,49 +107,64 @@ def _tensors(value: Any) -> Any:
 # --- parts of tensors
 
 
-def read_shards(loaded: TensorCollection, objects: Mapping[str, Any]) -> None:
+def is_sharded(state: Any) -> bool:
+    """Return whether a state holds DTensors.
+
+    >>> is_sharded({"weight": torch.ones(2), "names": ["a"]})
+    False
+    """
+    leaves = pytree.tree_leaves(state, is_leaf=is_tensor_collection)
+    return any(has_distributed(leaf) if is_tensor_collection(leaf) else _is_distributed(leaf) for leaf in leaves)
+
+
+def read_shards(loaded: TensorCollection, objects: Mapping[str, Any], state_of: Callable[[str, Any], Any]) -> None:
     """Replace tensors of a loaded checkpoint by DTensors as the objects have them; this rank reads its ranges only.
 
     Args:
         loaded: The loaded checkpoint, which is unlocked if an object has DTensors.
         objects: The objects to restore.
+        state_of: Returns the state of an object with a name.
     """
+    if "torch.distributed.tensor" not in sys.modules:  # there are no DTensors
+        return
     like = TensorDict({})
     for name, one in objects.items():
-        for path, target in _targets(one, (name,), loaded):
+        state = state_of(name, one)
+        targets = [*_held_targets(state, name), *_optimizer_targets(one, (name,), loaded)]
+        for path, target in targets:
             saved = loaded.get(path, None)
             if isinstance(saved, torch.Tensor) and saved.shape == target.shape:
-                like.set(path, target)
+                like.set(path, target.detach())
     if not like.is_empty():
         from tensordict_memmap.distributed.load import sharded_like  # imports torch.distributed
 
         sharded_like(loaded.unlock_(), like)
 
 
-def _targets(one: Any, path: Path, loaded: TensorCollection) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys of an object's tensors in a checkpoint, and DTensors of their meshes and placements."""
-    if isinstance(one, torch.nn.Module):
-        for name, tensor in one.state_dict().items():
+def _held_targets(state: Any, name: str) -> Iterator[tuple[Path, Any]]:
+    """Yield the DTensors of a state and their keys in a checkpoint."""
+    if is_sharded(state):
+        for key, tensor in TensorDict(pack(state, name)[1]).items(True, True):
             if _is_distributed(tensor):
-                yield path + key_path(name, True), tensor.detach()
-    elif isinstance(one, torch.optim.Optimizer):
+                yield key, tensor
+
+
+def _optimizer_targets(one: Any, path: Path, loaded: TensorCollection) -> Iterator[tuple[Path, Any]]:
+    """Yield the parameters that the saved states of optimizers belong to, which have none before their first step."""
+    if isinstance(one, torch.optim.Optimizer):
         parameters = (parameter for group in one.param_groups for parameter in group["params"])
         for number, parameter in enumerate(parameters):
             place = (*path, "state", str(number))
             saved = loaded.get(place, None) if _is_distributed(parameter) else None
             for name in saved.keys() if isinstance(saved, TensorCollection) else ():
                 if name != "step":  # a plain tensor, whose shape may be that of a parameter without dimensions
-                    yield (*place, name), parameter.detach()
-    elif is_tensor_collection(one):
-        for key, tensor in one.items(True, True) if has_distributed(one) else ():
-            if _is_distributed(tensor):
-                yield path + (key if isinstance(key, tuple) else (key,)), tensor.detach()
+                    yield (*place, name), parameter
     elif isinstance(one, list | tuple):
         for number, part in enumerate(one):
-            yield from _targets(part, (*path, str(number)), loaded)
+            yield from _optimizer_targets(part, (*path, str(number)), loaded)
     elif isinstance(one, dict):
         for key, part in one.items():
-            yield from _targets(part, path + key_path(key, False), loaded)
+            yield from _optimizer_targets(part, path + key_path(key, False), loaded)
 
 
 def _is_distributed(tensor: object) -> bool:

@@ -32,7 +32,14 @@ from tensordict_memmap.checkpoint.rng import (
     set_rng_state,
 )
 from tensordict_memmap.checkpoint.rotation import checkpoint_name, latest, rotate
-from tensordict_memmap.checkpoint.sharded import gather_rng, is_coordinator, read_shards, rng_of_this_rank
+from tensordict_memmap.checkpoint.sharded import (
+    gather_rng,
+    is_coordinator,
+    is_sharded,
+    read_shards,
+    report_failure,
+    rng_of_this_rank,
+)
 from tensordict_memmap.checkpoint.state import pack, unpack
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
@@ -40,7 +47,6 @@ from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.sharded import has_distributed
 
 __all__ = ["RECORD", "Checkpoint", "load_checkpoint", "save_checkpoint"]
 
@@ -159,7 +165,7 @@ def save_checkpoint(
     if base is not None and (format not in (None, SAFETENSORS) or shard_size is not None):
         raise ValueError("base= makes one safetensors file; leave out format= and shard_size=")
     _pending.end(pending)
-    data, sharded = _packed(objects, step, rng, extra)
+    data, sharded = _packed(objects, step, rng, extra, target, timeout=timeout, pending=pending)
 
     def complete() -> Path:
         if keep is not None and (not sharded or is_coordinator()):
@@ -257,7 +263,7 @@ def load_checkpoint(
     """
     objects = _named(model, optimizer, scheduler, objects)
     loaded, record = _opened(path, verify)
-    read_shards(loaded, objects)
+    read_shards(loaded, objects, _state)
     parts = record["parts"]
     for name in objects:
         if name not in parts:
@@ -304,18 +310,28 @@ def _place(
 # --- saving
 
 
-def _packed(objects: Mapping[str, Any], step: int | None, rng: bool, extra: Any) -> tuple[TensorDict, bool]:
-    """Return the tensordict to save, and whether several ranks save it together."""
+def _packed(
+    objects: Mapping[str, Any], step: int | None, rng: bool, extra: Any, target: str, **options: Any
+) -> tuple[TensorDict, bool]:
+    """Return the tensordict to save, and whether several ranks save it together; they exchange their random states."""
+    states: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
-    record: dict[str, Any] = {"version": VERSION, "step": step, "parts": {}}
-    for name, one in objects.items():
-        record["parts"][name], found = pack(_state(name, one), name)
-        tensors |= found
-    record["extra"], found = pack(extra, "extra")
-    tensors |= found
-    sharded = has_distributed(TensorDict(tensors))
+    records: dict[str, Any] = {}
+    try:
+        for name, one in objects.items():
+            states[name] = _state(name, one)
+        states["extra"] = extra
+        for name, state in states.items():
+            records[name], found = pack(state, name)
+            tensors |= found
+    except Exception as error:
+        if is_sharded(states):
+            report_failure(error, target, **options)
+        raise
+    sharded = is_sharded(states)
     generators: Any = rng_state() if rng else None
-    record["rng"], found = pack(gather_rng(generators) if sharded and rng else generators, "rng")
+    generators, found = pack(gather_rng(generators, target, **options) if sharded and rng else generators, "rng")
+    record = {"version": VERSION, "step": step, "extra": records.pop("extra"), "parts": records, "rng": generators}
     data = TensorDict(tensors | found)
     return data.set(RECORD, NonTensorData(nontensor.dumps(record).decode())), sharded
 

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tensordict_memmap.distributed.errors import RankError, failure_of
 from tensordict_memmap.distributed.load import read_into, wanted_parts
-from tensordict_memmap.distributed.save import ShardedSave
-from tensordict_memmap.distributed.team import team_of
+from tensordict_memmap.distributed.phases import gather, receive, scatter
+from tensordict_memmap.distributed.rounds import closed_on_error, join
+from tensordict_memmap.distributed.save import TIMEOUT, ShardedSave
+from tensordict_memmap.distributed.team import Team, team_of
 from tensordict_memmap.engine.future import end_pending, run_save
 from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
@@ -19,7 +22,7 @@ from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.diff import differences
 from tensordict_memmap.schema.plan import plan
 
-__all__ = ["load_into_ranks", "save"]
+__all__ = ["gather_values", "load_into_ranks", "save"]
 
 
 def save(
@@ -41,9 +44,7 @@ def save(
     is ``data``.
     """
     start = time.monotonic()
-    team = team_of(group)
-    earlier, team.pending = team.pending, None
-    end_pending(earlier, pending)
+    team = _free_team(group, pending)
     job = ShardedSave(data, local_path(path), options, team, placements=placements, timeout=timeout)
     pbar = bool(pbar) and team.is_coordinator  # not unasked: the ranks share one terminal
     result = result or (lambda: data)
@@ -54,6 +55,56 @@ def save(
     job.on_total = partial(setattr, future, "bytes_total")
     future.stall_seconds = time.monotonic() - start
     return future
+
+
+def _free_team(group: Any, pending: str) -> Team:
+    """Return the ranks of a group, when their earlier save in the background has ended."""
+    team = team_of(group)
+    earlier, team.pending = team.pending, None
+    end_pending(earlier, pending)
+    return team
+
+
+def gather_values(
+    value: bytes,
+    path: str | os.PathLike[str],
+    *,
+    error: Exception | None = None,
+    timeout: float | None = None,
+    pending: str = "wait",
+) -> list[bytes]:
+    """Collect a value of each rank of the default process group, before they save to a path.
+
+    Args:
+        value: The value of this rank.
+        path: The target of the save.
+        error: An error of this rank, which prevents the save; all other ranks are told.
+        timeout: The longest wait for another rank, in seconds.
+        pending: What to do with an earlier save in the background, as for a save.
+
+    Returns:
+        For the first rank the values of all ranks in their order, for others nothing.
+
+    Raises:
+        RankError: Another rank failed, or did not answer in time. The error of this rank is raised as it is.
+    """
+    team = _free_team(None, pending)
+    team.number += 1
+    request: dict[str, Any] = {"call": "gather", "path": str(path)}
+    if error is not None:
+        request["failure"] = failure_of(error)
+    try:
+        with team.lock, closed_on_error(join(team, request, timeout or TIMEOUT, f"the save to {path}")) as link:
+            found = gather(link, lambda: value)
+            if team.is_coordinator:
+                scatter(link)
+            else:
+                receive(link)
+            return found
+    except RankError:
+        if error is not None:
+            raise error from None
+        raise
 
 
 def load_into_ranks(
