@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -62,6 +63,35 @@ def test_the_tree_shows_keys_shapes_dtypes_and_bytes(saved, capsys):
 def test_nested_tensors_are_shown_without_a_shape(saved, capsys):
     TensorDict({"n": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)}).save("n")
     assert run(capsys, "ls", "n")[1].out.splitlines() == ["n  float32, jagged"]
+
+
+def test_keys_that_nobody_sees_are_quoted_and_wide_ones_take_two_columns(saved, capsys):
+    TensorDict({" ": torch.zeros(1), "名前": torch.zeros(1), "e\u0301": torch.zeros(1)}).save("keys")
+    assert run(capsys, "ls", "keys")[1].out.splitlines() == [
+        "' '   float32  [1]  4 B",
+        "名前  float32  [1]  4 B",
+        "e\u0301     float32  [1]  4 B",
+    ]
+
+
+def test_a_terminal_without_unicode_gets_plain_lines_and_escapes(saved):
+    TensorDict({"b": {"e": torch.zeros(1)}, "é": "text"}).save("keys")
+    command = [sys.executable, "-m", "tensordict_memmap_cli", "tree", "keys"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=True)
+    assert done.stdout.decode("ascii").splitlines()[:3] == [
+        "|- b     1 entry       4 B",
+        "|  `- e  float32  [1]  4 B",
+        "`- \\xe9     value",
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+@pytest.mark.parametrize(("command", "code"), [("tree", 2), ("ls", 2), ("verify", 1)])
+def test_a_pipe_without_a_writer_is_refused_at_once(saved, command, code):
+    os.mkfifo("pipe")
+    words = [sys.executable, "-m", "tensordict_memmap_cli", command, "pipe"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code and "pipe" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz", "x.bin"])
@@ -130,8 +160,9 @@ def test_convert_and_diff(saved, capsys):
         ["verify", "absent"],
         ["diff", "x", "absent"],
         ["convert", "absent", "y"],
+        ["tree", "absent.safetensors"],
         ["tree", "x", "--keys", "nothing"],
-        ["convert", "x", "y", "--shard-size", "-1"],
+        ["convert", "x", ""],
     ],
 )
 def test_failed_commands_print_an_error_and_exit_with_2(saved, capsys, words):
@@ -140,7 +171,16 @@ def test_failed_commands_print_an_error_and_exit_with_2(saved, capsys, words):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["nothing"], ["tree"], ["tree", "x", "--depth", "0"], ["convert", "x", "y", "--format", "zip"]]
+    "words",
+    [
+        [],
+        ["nothing"],
+        ["tree"],
+        ["tree", "x", "--depth", "0"],
+        ["tree", "x", "--depth", "all"],
+        ["convert", "x", "y", "--format", "zip"],
+        ["convert", "x", "y", "--shard-size", "-1"],
+    ],
 )
 def test_wrong_arguments_exit_with_2(saved, capsys, words):
     with pytest.raises(SystemExit) as stop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -59,6 +60,9 @@ def test_files_of_torch_save_are_read_without_running_code(capsys):
     torch.save({"a": torch.ones(1), "a.b": torch.zeros(1), "step": 3}, "odd.pth")
     assert main(["convert", "odd.pth", "odd"]) == 0
     assert sorted(load_memmap("odd").keys()) == ["a", "a.b", "step"]
+    torch.save({"a": torch.ones(1)}, "early.pt", _use_new_zipfile_serialization=False)  # as before torch 1.6
+    assert main(["convert", "early.pt", "early"]) == 0
+    assert load_memmap("early")["a"].item() == 1
 
 
 class _Evil:
@@ -87,8 +91,8 @@ def test_a_refused_file_of_torch_names_what_is_in_it_and_a_damaged_one_says_so(c
 
 
 def test_a_path_without_a_save_is_named_and_the_remedy(capsys):
-    for command in ("tree", "ls", "verify"):
-        assert main([command, "nothing"]) == 2
+    for command, name in itertools.product(("tree", "ls", "verify"), ("nothing", "nothing.safetensors")):
+        assert main([command, name]) == 2
         assert "no saved tensordict at" in (said := capsys.readouterr().err) and "give the path" in said
 
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.json:
             print(json.dumps(record, separators=(",", ":")))
         elif text:
-            print(text)
+            print(show.encodable(text, getattr(sys.stdout, "encoding", None) or "utf-8"))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -88,7 +88,9 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     converted.add_argument("--force", action="store_true", help="replace an existing target")
     converted.add_argument("--checksum", action="store_true", help="record checksums, which verify --full compares")
     converted.add_argument("--compression", help="the compression of an archive: deflate, bzip2 or lzma")
-    converted.add_argument("--shard-size", type=int, metavar="BYTES", help="the maximum bytes of one safetensors file")
+    converted.add_argument(
+        "--shard-size", type=_positive, metavar="BYTES", help="the maximum bytes of one safetensors file"
+    )
     converted.add_argument("--durable", action="store_true", help="sync the target to disk before the command returns")
     compared = command("diff", _diff, "Compares two saves, values included.", "a", "b")
     compared.add_argument("--structure", action="store_true", help="compare only keys, shapes and dtypes")
@@ -113,10 +115,9 @@ class _Version(argparse.Action):
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("a tree shows at least 1 level")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
 
 
 # --- commands

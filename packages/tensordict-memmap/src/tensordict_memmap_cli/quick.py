@@ -68,8 +68,10 @@ def read(path: str, *, verify: bool = False) -> Save | None:
             complete readers only.
     """
     try:
-        if stat.S_ISDIR(os.stat(path).st_mode):
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
             return Save("tree", _folder(path))
+        _check(stat.S_ISREG(mode))  # opening a pipe waits for its writer
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(9)

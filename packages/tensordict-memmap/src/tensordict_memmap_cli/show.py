@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tensordict_memmap_cli.quick import Entry
 
-__all__ = ["dotted", "lines", "size_of", "total", "tree"]
+__all__ = ["dotted", "encodable", "lines", "size_of", "total", "tree"]
 
 
 def size_of(nbytes: int) -> str:
@@ -27,12 +28,12 @@ def size_of(nbytes: int) -> str:
 
 
 def dotted(key: Sequence[str]) -> str:
-    r"""Return a nested key as one text, without characters that a terminal would obey.
+    r"""Return a nested key as one text, without characters that a terminal would obey or that nobody sees.
 
-    >>> dotted(("a", "b")), dotted(("a", chr(27)))
-    ('a.b', "a.'\\x1b'")
+    >>> dotted(("a", "b")), dotted(("a", chr(27))), dotted((" ", "b"))
+    ('a.b', "a.'\\x1b'", "' '.b")
     """
-    return ".".join(part if part.isprintable() and part else repr(part) for part in key)
+    return ".".join(part if part.isprintable() and part and part == part.strip() else repr(part) for part in key)
 
 
 def total(entries: Sequence[Entry]) -> str:
@@ -111,8 +112,32 @@ def _columns(entry: Entry) -> tuple[str, str, str]:
 
 
 def _table(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
-    return [
-        "  ".join([*map(str.ljust, row[:3], widths), row[3].rjust(widths[3])]).rstrip()  # sizes end in one column
-        for row in rows
-    ]
+    widths = [max((_width(row[column]) for row in rows), default=0) for column in range(4)]
+    lines = []
+    for *cells, size in rows:
+        padded = [cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=False)]
+        lines.append("  ".join([*padded, size.rjust(widths[3])]).rstrip())  # sizes end in one column
+    return lines
+
+
+def _width(text: str) -> int:
+    """Return the columns that a terminal gives a text: two for each wide character, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(sign) else 1 + (unicodedata.east_asian_width(sign) in "WF") for sign in text)
+
+
+_ASCII = str.maketrans({"├": "|", "└": "`", "│": "|", "─": "-"})
+
+
+def encodable(text: str, encoding: str) -> str:
+    r"""Return a text that can be written in an encoding: plain lines for those of a tree, escapes for the rest.
+
+    >>> encodable("├─ é", "ascii"), encodable("├─ é", "latin-1") == "|- é", encodable("├─ é", "utf-8") == "├─ é"
+    ('|- \\xe9', True, True)
+    """
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text

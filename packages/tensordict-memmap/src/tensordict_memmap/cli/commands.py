@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,7 @@ _Row = tuple[tuple[str, ...], str | None, list[int] | None, int | None]
 
 def describe(path: str, keys: list[str] | None) -> tuple[str, list[_Row], dict[str, Any]]:
     """Return the format of a save, its entries (key, dtype, shape, bytes), and what is known of a delta."""
+    _check_present(path)
     rows = list(_rows(describe_saved(path, keys=keys)))
     if is_remote(path):
         return "", rows, {}
@@ -66,14 +68,19 @@ def problem_of(path: str, *, full: bool) -> str:
     Raises:
         FileNotFoundError: There is no save.
     """
+    _check_present(path)
     place = local_path(path)
-    if not is_remote(place) and not os.path.exists(place):
-        raise FileNotFoundError(f"no saved tensordict at {place}; give the path that it was saved to")
     try:
         open_any(place, LoadRequest(mode="r", allow_pickle=None, verify="full" if full else "size"))
     except (ValueError, FileNotFoundError) as error:
         return str(error) if is_remote(place) else str(error).replace(os.path.abspath(place), str(place))
     return ""
+
+
+def _check_present(path: str) -> None:
+    place = local_path(path)
+    if not is_remote(place) and not os.path.exists(place):
+        raise FileNotFoundError(f"no saved tensordict at {place}; give the path that it was saved to")
 
 
 # --- conversion
@@ -86,6 +93,8 @@ def convert_to(source: str, target: str, format: str | None, *, force: bool, **o
         FileExistsError: There is something at the target, and ``force`` is False.
         ValueError: The ending of the target names no format, or the source holds no tensors by name.
     """
+    if not target:
+        raise ValueError("the target is an empty path; give the path of a folder or a file")
     ending = os.path.splitext(target.rstrip("/"))[1]
     if format is None and ending not in _ENDINGS:
         raise ValueError(
@@ -104,7 +113,8 @@ def convert_to(source: str, target: str, format: str | None, *, force: bool, **o
 def _from_torch(path: str) -> TensorDict:
     """Return the content of a file of `torch.save`, whose tensors stay mapped; nothing of it is run."""
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        # files of the form before torch 1.6 are no archives, and cannot be mapped
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except OSError:
         raise
     except Exception as error:  # pickle's errors, and torch's, which are of many types
