@@ -182,6 +182,39 @@ def test_ragged_slices_get_their_part():
     assert td["y"].tolist() == [1, 2] and td[1]["y"] == 2
 
 
+def ragged():
+    return lazy_stack([TensorDict({"a": torch.full((2, width), 1.0), "b": torch.zeros(2)}, [2]) for width in (1, 2)])
+
+
+def test_entries_beside_ragged_ones_are_written_back():
+    td = ragged()
+    held = [element["a"] for element in td]
+    with td.view(-1) as flat:
+        flat["index"] = torch.arange(4)
+        flat["n", "x"] = torch.ones(4)
+        flat["s"] = "text"
+    assert td["index"].tolist() == [[0, 1], [2, 3]]
+    assert td["n", "x"].shape == (2, 2)
+    assert td[1]["s"] == ["text", "text"]
+    assert all(element["a"] is tensor for element, tensor in zip(td, held, strict=True))
+
+
+def test_ragged_entries_that_the_block_changed_are_written_back():
+    td = ragged()
+    with td.view(-1) as flat:
+        flat.rename_key_("a", "moved")
+    assert [element["moved"].shape for element in td] == [(2, 1), (2, 2)]
+    with td.view(-1) as flat:
+        flat["a"] = torch.zeros(4, 3)
+    assert td["a"].shape == (2, 2, 3)
+    nested = TensorDict({"n": ragged()}, [2, 2])
+    with nested.view(-1) as flat:
+        flat["n"].rename_key_("a", "moved")
+        flat["n", "b"] = torch.ones(4)
+    assert [element["moved"].shape for element in nested["n"]] == [(2, 1), (2, 2)]
+    assert nested["n", "b"].sum() == 4
+
+
 def test_a_nested_lazy_stack_is_written_back():
     td = TensorDict({"stack": lazy()}, [3, 1])
     with td.transpose(0, 1) as turned:

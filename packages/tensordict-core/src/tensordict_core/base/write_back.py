@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
+from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.tracing import is_compiling
 
@@ -100,21 +101,38 @@ def _write_back(write_back: WriteBack, source: Any, result: Any, before: Any) ->
         for (own, other), held in zip(pairs, before, strict=True):
             _write_back(inner, own, other, held)
         return
-    targets: dict[tuple[str, ...], Any] = {}
+    targets: Any = {}
     for path, value in _changed(write_back, source, result, before, ()):
+        if not path:
+            targets = write_back.back(value, source)
+            break
         target = write_back.path(path)
-        targets[target] = write_back.back(value, source.get(target, None))
+        targets[target] = write_back.back(value, _entry(source, target))
     # all or nothing; new nodes are stored as a whole, except the dictionaries that update makes of nested keys
     source.update(targets, inplace=source.is_locked, is_leaf=lambda kind: kind is not dict)
 
 
+def _entry(source: Any, path: tuple[str, ...]) -> Any:
+    """Return an entry of the source; ``None`` where there is none, or where those of a lazy stack do not stack."""
+    try:
+        return source.get(path, None)
+    except StackError:
+        return None
+
+
 def _changed(write_back: WriteBack, source: Any, node: Any, before: Any, path: tuple[str, ...]) -> Iterator[Any]:
-    """Yield the path and value of each entry that changed; a new node as a whole."""
+    """Yield the path and value of each entry that changed; a new node, and ragged entries, as a whole."""
     if isinstance(before, list):  # a lazy stack creates its entries at each read, so its elements are compared
-        if _is_untouched(node, before, write_back.copies):
+        changed = _changed_keys(node, before, write_back.copies)
+        keys, before = [key for key in node._keys() if key in changed], {}
+        try:
+            items = [(key, node._get(key)) for key in keys]
+        except StackError:
+            yield path, node if path else node.select(*keys)
             return
-        before = {}
-    for key, value in node._items():
+    else:
+        items = node._items()
+    for key, value in items:
         held, state = before.get(key, (None, None))
         here = (*path, key)
         if _is_node(value) and (write_back.leaves_only or value is held):
@@ -127,18 +145,20 @@ def _changed(write_back: WriteBack, source: Any, node: Any, before: Any, path: t
             yield here, value
 
 
-def _is_untouched(node: Any, before: Any, copies: bool) -> bool:
+def _changed_keys(node: Any, before: Any, copies: bool) -> set[str]:
+    """Return the keys whose entries changed; those of a lazy stack changed in any of its elements."""
     if isinstance(before, list):
         slices = _slices(node)
-        return len(slices) == len(before) and all(
-            _is_untouched(*pair, copies) for pair in zip(slices, before, strict=True)
-        )
-    entries = dict(node._items())
-    return entries.keys() == before.keys() and all(
-        value is held
-        and (_is_untouched(value, state, copies) if _is_node(value) else not copies or _version(value) == state)
-        for value, (held, state) in ((value, before[key]) for key, value in entries.items())
-    )
+        if len(slices) != len(before):
+            return set(node._keys())
+        return set().union(*(_changed_keys(*pair, copies) for pair in zip(slices, before, strict=True)))
+    return {key for key, value in node._items() if not _is_untouched(value, *before.get(key, (None, None)), copies)}
+
+
+def _is_untouched(value: Any, held: Any, state: Any, copies: bool) -> bool:
+    if value is not held:
+        return False
+    return not _changed_keys(value, state, copies) if _is_node(value) else not copies or _version(value) == state
 
 
 def _is_written(write_back: WriteBack, value: Any, version: float, old: Any) -> bool:
