@@ -11,12 +11,14 @@ from torch.utils.data import DataLoader, default_collate
 
 from tensordict_core import (
     LazyStackedTensorDict,
+    NonTensorData,
     NonTensorStack,
     TensorDict,
     UnbatchedTensor,
     assert_close,
     collate,
     dense_stack_tds,
+    is_leaf_nontensor,
     lazy_stack,
     pad,
     pad_sequence,
@@ -345,3 +347,30 @@ def test_sets_of_keys_reproduce_the_structure() -> None:
     assert [sorted(map(str, part.keys(True, True))) for part in parts] == [["a"], ["('n', 'x')"], ["('n', 'm', 'y')"]]
     assert all("m" in part["n"] for part in parts)
     assert ["n" in part for part in td.split_keys(["a"], [("n", "x")])] == [False, True, True]
+
+
+@pytest.mark.parametrize("value", ["text", UnbatchedTensor(torch.ones(2))], ids=["text", "unbatched"])
+def test_a_key_that_passes_through_a_value_excludes_nothing(value):
+    td = TensorDict({"s": value}, [3])
+    assert list(td.exclude(("s", "x")).keys(True, True, is_leaf=is_leaf_nontensor)) == ["s"]
+    assert td.exclude(("s", "x"), inplace=True)["s"] is td["s"]
+
+
+def test_a_key_that_passes_through_a_leaf_selects_nothing():
+    td = TensorDict({"u": UnbatchedTensor(torch.ones(2)), "a": torch.ones(3)}, [3])
+    assert td.select(("u", "x"), ("a", "x"), strict=False).is_empty()
+
+
+@pytest.mark.parametrize("make", [lambda: NonTensorData("text", [2]), lambda: NonTensorStack("a", "b")])
+@pytest.mark.parametrize("method", ["select", "flatten_keys", "unflatten_keys", "empty", "replace"])
+def test_methods_of_keys_return_non_tensor_data_unchanged(make, method):
+    data = make()
+    assert getattr(data, method)().tolist() == data.tolist()
+    assert data.exclude("x").tolist() == data.select("x", strict=False).tolist() == data.tolist()
+    assert data.replace({}).tolist() == data.tolist()
+
+
+def test_empty_keeps_the_nested_tensordicts_of_ragged_stacks():
+    rows = [TensorDict({"a": torch.ones(width), "n": {"x": torch.ones(width)}}) for width in (1, 2)]
+    empty = lazy_stack(rows).empty(recurse=True, batch_size=[2])
+    assert list(empty.keys(True)) == ["n"] and empty["n"].batch_size == (2,)

@@ -254,3 +254,11 @@ def test_a_locked_lazy_stack_is_updated_in_place() -> None:
     assert (stack["a"] == 1).all()
     with pytest.raises(RuntimeError, match="Cannot modify locked"):
         stack.update(stack + 1)
+
+
+def test_update_fills_entries_of_lazy_stacks_and_views_with_numbers():
+    stack = lazy_stack([TensorDict({"a": torch.ones(3)}, [3]), TensorDict({"a": torch.ones(3)}, [3])])
+    assert stack.update_({"a": 2.0})["a"].tolist() == [[2.0] * 3] * 2
+    td = TensorDict({"a": torch.zeros(2, 3)}, [2])
+    td._get_sub_tensordict(0).update_({"a": 7})
+    assert td["a"].tolist() == [[7.0] * 3, [0.0] * 3]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tensordict_core import NonTensorData, NonTensorStack, TensorDict, assert_close, lazy_stack
+from tensordict_core import NonTensorData, NonTensorStack, TensorDict, UnbatchedTensor, assert_close, lazy_stack
 from tensordict_core.base.rebuild import SHAPE_KEEPING
 
 KNOWN = sorted(SHAPE_KEEPING, key=repr)
@@ -76,3 +76,17 @@ def test_nested_batch_sizes_that_are_longer_are_kept_if_the_results_have_them() 
     assert td.apply(lambda x: x[0], batch_size=[])["n"].batch_size == (3,)
     total = td.apply(lambda x: x.sum(), batch_size=[])
     assert total["n"].batch_size == () and total["n", "x"] == 24
+
+
+def test_filter_empty_removes_nodes_that_never_had_leaves():
+    td = TensorDict({"a": {"b": {}}, "c": 1})
+    assert td.apply(lambda x: x, filter_empty=True).sorted_keys == ["c"]
+    assert td.apply(lambda x: x).sorted_keys == ["a", "c"]
+    assert td.select("a").apply(lambda x: x, filter_empty=True) is None
+    assert TensorDict({}).apply(lambda x: x, filter_empty=True) is None
+    assert lazy_stack([TensorDict({}), TensorDict({})]).apply(lambda x: x, filter_empty=True) is None
+
+
+def test_a_function_may_return_a_string_for_an_unbatched_tensor():
+    td = TensorDict({"u": UnbatchedTensor(torch.ones(2))}, [3])
+    assert td.named_apply(lambda name, x: name + "!")["u"] == "u!"

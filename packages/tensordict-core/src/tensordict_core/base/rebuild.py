@@ -53,6 +53,7 @@ class How:
         lock: Whether the result of a locked tree is locked, as for views and casts.
         is_leaf: Node types that count as leaves; ``None`` means tensors only.
         prune: Whether a node whose leaves were all dropped is dropped too.
+        prune_empty: With ``prune``, whether a node that had no entries is dropped too.
         check: Whether each node checks and converts the new leaves like values that users set; results of operations
             are valid.
 
@@ -60,7 +61,7 @@ class How:
     torch.Size([3])
     """
 
-    __slots__ = ("check", "device", "is_leaf", "keeps_meta", "lock", "names", "prune", "size")
+    __slots__ = ("check", "device", "is_leaf", "keeps_meta", "lock", "names", "prune", "prune_empty", "size")
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class How:
         lock: bool = False,
         is_leaf: IsLeaf | None = None,
         prune: bool = False,
+        prune_empty: bool = False,
         check: bool = False,
     ) -> None:
         self.size = size
@@ -79,6 +81,7 @@ class How:
         self.lock = lock
         self.is_leaf = is_leaf
         self.prune = prune
+        self.prune_empty = prune_empty
         self.check = check
         self.keeps_meta = size is None and names is None and device is KEEP
 

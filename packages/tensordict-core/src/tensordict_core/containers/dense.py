@@ -302,7 +302,7 @@ class TensorDict(TensorDictBase):
             ):
                 new = to_entry(meta, key, new)
             entries[key] = new
-        if how.prune and not entries and self._entries:
+        if how.prune and not entries and (self._entries or how.prune_empty):
             return None
         result = self._make(entries, meta)
         if how.lock and self._locked:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensordict_core.base import errors
+from tensordict_core.base.meta import Meta
 from tensordict_core.containers.collection import TensorCollection
 
 __all__ = ["OpaqueNode"]
@@ -31,6 +32,10 @@ class OpaqueNode(TensorCollection, abstract=True):
     def _plain_value(self) -> Any:
         """Return the result of ``td[key]`` without lists that write through to the entry."""
         return self._entry_value()
+
+    def _new(self, entries: dict[str, Any], meta: Meta) -> Any:
+        """Return a copy for a result without entries, such as that of ``select``: it keeps the value."""
+        return super()._new(entries, meta) if entries or meta != self._meta else self._clone(False)
 
     def _del(self, key: str) -> None:
         raise errors.missing_key(key, (), type(self).__name__)

@@ -204,6 +204,8 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
             return None
         meta = how.meta(self._meta)
         if how.check:
+            if as_tensor(new) is None:
+                return new  # a function of apply may return any value
             new = as_tensor(type(self)(new)._tensor, meta.device)
         if how.size is not None and meta.batch_size != self._meta.batch_size:
             return self._make(self._tensor, meta)

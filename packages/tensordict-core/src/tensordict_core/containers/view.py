@@ -169,7 +169,8 @@ class SubTensorDict(CustomContainer):
             if old is None or (isinstance(old, Node) and not old._is_opaque):
                 super()._plan_entry(key, None, value, plan, prefix)
                 return
-            value = self._expanded(key, to_entry(self._meta, (*prefix, key) if prefix else key, value), prefix)
+            if not (plan.fills and isinstance(value, (int, float, complex)) and is_leaf_tensor(old)):
+                value = self._expanded(key, to_entry(self._meta, (*prefix, key) if prefix else key, value), prefix)
             index = self._part
         self._parent._plan_entry(key, index, value, plan, prefix)
 

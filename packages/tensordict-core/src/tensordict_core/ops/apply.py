@@ -85,8 +85,8 @@ class Applying(Node):
             inplace: Whether the results are written into the leaves.
             default: The value in place of a leaf that one of ``others`` lacks; by default a missing leaf raises a
                 ``KeyError``.
-            filter_empty: Whether to remove nested tensordicts that lost all their leaves; the default is to remove
-                them, and to return ``None`` if no leaf remains.
+            filter_empty: Whether to remove nested tensordicts without leaves, and to return ``None`` if there is no
+                leaf; the default is to remove those that lost all their leaves.
             propagate_lock: Whether the result of a locked tensordict is locked.
             call_on_nested: Whether ``fn`` is called with nested tensordicts instead of their leaves.
             is_leaf: Predicate on types; ``fn`` is called with instances of the types for which it is true.
@@ -207,10 +207,11 @@ class Applying(Node):
             lock=options.get("propagate_lock", False),
             is_leaf=is_leaf,
             prune=filter_empty is not False,
+            prune_empty=bool(filter_empty),
             check=True,
         )
         result = self._rebuild(iter(results), how)
-        if result is None and (filter_empty is False or not results):
+        if result is None and (filter_empty is False or not (results or filter_empty)):
             return self.empty()
         if out is not None:
             check_out("apply", out)

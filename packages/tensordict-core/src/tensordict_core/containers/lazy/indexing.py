@@ -198,7 +198,11 @@ class LazyIndexing:
             super()._plan_entry(key, None, value, plan, prefix)  # type: ignore[misc]  # of the class that it is mixed into
             return
         if index is None:
-            parts = self._parts_of_entry(to_entry(self._meta, (*prefix, key) if prefix else key, value))
+            fills = plan.fills and isinstance(value, (int, float, complex)) and is_leaf_tensor(old)
+            path = (*prefix, key) if prefix else key
+            parts = (
+                [value] * len(self.tensordicts) if fills else self._parts_of_entry(to_entry(self._meta, path, value))
+            )
             for td, part in zip(self.tensordicts, parts, strict=True):
                 td._plan_entry(key, None, part, plan, prefix)
             return

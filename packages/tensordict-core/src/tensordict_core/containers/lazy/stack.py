@@ -407,7 +407,14 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
                 "combine it first with densify() or to_tensordict()"
             )
         if how.names is not None or how.size is not None:
-            inner = How(device=how.device, lock=how.lock, is_leaf=how.is_leaf, prune=how.prune, check=how.check)
+            inner = How(
+                device=how.device,
+                lock=how.lock,
+                is_leaf=how.is_leaf,
+                prune=how.prune,
+                prune_empty=how.prune_empty,
+                check=how.check,
+            )
         results = [td._rebuild(leaves, inner) for td in tds]
         if how.prune and all(result is None for result in results):
             return None

@@ -54,7 +54,7 @@ class KeySelection(Node):
         for key in keys:
             path = (key,) if type(key) is str else unravel_key_to_tuple(key)
             value = self._get(path[0]) if path else None
-            if value is None or (len(path) > 1 and not isinstance(value, Node)):
+            if value is None or (len(path) > 1 and isinstance(value, Tensor)):
                 if strict:
                     self._peek_entry(key)  # raises the error: there is no such key, or it passes through a leaf
                 continue
@@ -98,7 +98,7 @@ class KeySelection(Node):
         entries = {name: value for name, value in self._items() if name not in gone}
         for name, paths in below.items():
             value = entries.get(name)
-            if isinstance(value, Node):
+            if isinstance(value, Node) and not value._is_opaque:
                 entries[name] = value.exclude(*paths, inplace=inplace)
         if inplace and len(entries) == len(list(self._keys())):  # nothing to remove, which a locked node allows
             return self
@@ -266,8 +266,7 @@ class KeySelection(Node):
             )
         entries = {}
         if recurse:
-            for name in self._keys():
-                value = self._get(name)
+            for name, value in self._peek_items():
                 if isinstance(value, Node) and not value._is_opaque:
                     entries[name] = value.empty(True, device=device)
                     if names is not None and meta.names is not None:

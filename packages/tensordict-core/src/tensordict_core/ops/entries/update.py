@@ -293,5 +293,6 @@ class Updating(InPlaceUpdating):
             raise errors.not_a_source(None)
         out = self._clone(False)
         for source in (*args, kwargs):
-            out.update(source)
+            if source or not isinstance(source, dict):
+                out.update(source)
         return out
