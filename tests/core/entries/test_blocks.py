@@ -199,6 +199,14 @@ def test_entries_beside_ragged_ones_are_written_back():
     assert all(element["a"] is tensor for element, tensor in zip(td, held, strict=True))
 
 
+def test_entries_of_some_elements_are_written_back():
+    td = lazy_stack([TensorDict({"a": torch.zeros(2), f"own{row}": torch.zeros(2)}, [2]) for row in range(2)])
+    with td.view(-1) as flat:
+        flat.update(flat + 1)
+    assert [element[f"own{row}"].sum() for row, element in enumerate(td)] == [2, 2]
+    assert td["a"].sum() == 4
+
+
 def test_ragged_entries_that_the_block_changed_are_written_back():
     td = ragged()
     with td.view(-1) as flat:

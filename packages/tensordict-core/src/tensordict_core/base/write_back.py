@@ -123,12 +123,14 @@ def _entry(source: Any, path: tuple[str, ...]) -> Any:
 def _changed(write_back: WriteBack, source: Any, node: Any, before: Any, path: tuple[str, ...]) -> Iterator[Any]:
     """Yield the path and value of each entry that changed; a new node, and ragged entries, as a whole."""
     if isinstance(before, list):  # a lazy stack creates its entries at each read, so its elements are compared
-        changed = _changed_keys(node, before, write_back.copies)
-        keys, before = [key for key in node._keys() if key in changed], {}
+        changed, before = _changed_keys(node, before, write_back.copies), {}
+        keys = [key for key in node._keys() if key in changed]
         try:
             items = [(key, node._get(key)) for key in keys]
         except StackError:
-            yield path, node if path else node.select(*keys)
+            items = []
+        if len(items) < len(changed):  # entries that do not stack, or that only some elements have
+            yield path, node if path else node.exclude(*(_keys(node) - changed))
             return
     else:
         items = node._items()
@@ -145,17 +147,23 @@ def _changed(write_back: WriteBack, source: Any, node: Any, before: Any, path: t
             yield here, value
 
 
+def _keys(node: Any) -> set[str]:
+    """Return the keys of a node; those of a lazy stack are in any of its elements."""
+    return set(node._keys()).union(*map(_keys, _slices(node)))
+
+
 def _changed_keys(node: Any, before: Any, copies: bool) -> set[str]:
     """Return the keys whose entries changed; those of a lazy stack changed in any of its elements."""
     if isinstance(before, list):
         slices = _slices(node)
         if len(slices) != len(before):
-            return set(node._keys())
+            return _keys(node)
         return set().union(*(_changed_keys(*pair, copies) for pair in zip(slices, before, strict=True)))
-    return {key for key, value in node._items() if not _is_untouched(value, *before.get(key, (None, None)), copies)}
+    return {key for key, value in node._items() if not _is_untouched(value, before.get(key), copies)}
 
 
-def _is_untouched(value: Any, held: Any, state: Any, copies: bool) -> bool:
+def _is_untouched(value: Any, snapshot: tuple[Any, Any] | None, copies: bool) -> bool:
+    held, state = snapshot or (None, None)
     if value is not held:
         return False
     return not _changed_keys(value, state, copies) if _is_node(value) else not copies or _version(value) == state
