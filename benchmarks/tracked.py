@@ -129,7 +129,7 @@ class SaveFolderOver(SaveFolder):
     about = "40 tensors of a transformer, 10 MB, to the folder of the checkpoint before"
     note = (
         "tensordict writes into the files of the earlier save: an interrupted save leaves parts of both. Ours "
-        "writes new files, exchanges the folders and removes the old ones."
+        "writes new files, exchanges the folders and removes the old ones; memmap(atomic=False) writes in place."
     )
 
     def before(self) -> None:

@@ -41,6 +41,13 @@ BASELINES = (
 )
 """Benchmarks of other libraries: their changes are no regressions of ours."""
 
+LEGIBLE = """
+.navbar-default .navbar-text,.navbar-default .navbar-nav>li>a,.navbar-default .navbar-brand{color:#3d4248}
+.navbar-default a,#regressions-body a,#summarylist-body a{color:#0550ae}
+.btn-default.active,.btn-default.active:hover{background:#2b5f73;color:#fff}
+"""
+"""Colors of asv's pages that its own style makes too pale to read."""
+
 WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 340, 132, 10, 10, 8
 
 
@@ -74,7 +81,7 @@ def publish(found: list[Series], html: Path, results: Path = RESULTS) -> None:
     subprocess.run([sys.executable, "-m", "asv", "publish", "--config", str(document)], cwd=ROOT, check=True)
     shutil.copytree(VENDOR, html / "vendor", dirs_exist_ok=True)
     page = html / "index.html"
-    page.write_text(offline(page.read_text()))
+    page.write_text(offline(page.read_text()).replace("</head>", f"<style>{LEGIBLE}</style>\n</head>"))
 
 
 def offline(page: str) -> str:
@@ -183,6 +190,10 @@ def landing(found: list[Series], machine: str, others: dict[str, str]) -> str:
     answer = (
         f"In {counts['green']} of {len(found)} workloads." if counts["red"] else f"Yes, in {counts['green']} workloads."
     )
+    explained = sum(series.loses_by_its_note() for series in found)
+    if explained:
+        more = f" In {explained}" if explained < counts["red"] else " In the others"
+        answer += f"{more}, a library that does less is faster: the red cards say what it leaves out."
     if not counts["red"] and counts["grey"]:
         answer += f" {counts['grey']} are too noisy to tell."
     commits = max((len(series.commits) for series in found), default=0)

@@ -117,6 +117,11 @@ class Series:
             found.append(f"{1 / change - 1:.0%} slower than it was")
         return found
 
+    def loses_by_its_note(self) -> bool:
+        """Tells whether a rival is faster, nothing else is wrong, and the note says what the rival leaves out."""
+        faults = self.faults()
+        return bool(self.note and faults) and all(fault.startswith("slower than ") for fault in faults)
+
     def verdict(self) -> tuple[str, str]:
         """The state of the benchmark, ``green``, ``red`` or ``grey``, and why.
 

@@ -135,9 +135,24 @@ def contents(found: list[tuple[str, str, dict[str, Any]]]) -> Iterator[tuple[str
     for package in PACKAGES:
         mine = [(page, kind, values) for page, kind, values in found if values.get("package") == package]
         methods = [values for _, kind, values in found if kind == "methods"] if package == "tensordict_core" else []
+        classes = [(values["name"], page) for page, kind, values in mine if kind == "class"]
+        classes.sort(key=lambda one: one[0] != "TensorDict")  # programs use it first
+        # classes that are used like functions are listed with them: decorators, and options for a block
+        like_functions = {name for name, _ in classes if name.islower()}
+        functions = [
+            (
+                v["topic"],
+                page,
+                [name for name in v["topic"].names if name in {*v["names"], *like_functions}] or v["names"],
+            )
+            for page, kind, v in mine
+            if kind == "functions"
+        ]
+        listed = {name for _, _, names in functions for name in names}
         groups = {
-            "classes": [(values["name"], page) for page, kind, values in mine if kind == "class"],
-            "functions": [(v["topic"], page, v["names"]) for page, kind, v in mine if kind == "functions"],
+            "classes": [name for name, _ in classes if name not in listed],
+            "class_pages": classes,
+            "functions": functions,
             "methods": [(v["topic"], f"tensordict-{v['topic'].slug}", v["names"]) for v in methods],
             "types": [page for page, kind, _ in mine if kind == "data"],
         }

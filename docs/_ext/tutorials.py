@@ -114,9 +114,9 @@ def show(app: Sphinx, name: str, source: list[str]) -> None:
         return
     numbers = iter(range(1000))
     shown = FIGURE.sub(lambda m: f"![{' '.join(m[1].split())}](_build/tutorials/{name}-{next(numbers)}.png)", source[0])
-    title, _, rest = shown.partition("\n")
+    title, purpose, rest = shown.split("\n\n", 2)
     link = f"{{download}}`Download this page as an executed notebook <_build/tutorials/{name}.ipynb>`"
-    source[0] = f"{title}\n\n{link}\n{rest}"
+    source[0] = f"{title}\n\n{purpose}\n\n{link}\n\n{rest}"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -49,6 +49,17 @@ def test_a_rival_that_is_faster_makes_it_red():
     assert series([1.0] * 20, noise=0.01, torch=2.0, safetensors=0.8).faults() == ["slower than safetensors"]
 
 
+def test_the_page_says_that_a_faster_rival_does_less_only_where_a_note_names_what():
+    says = "a library that does less is faster"
+    slower, slowed = series([1.0] * 20, torch=0.8), series([1.0] * 16 + [1.3] * 4, torch=2.0)
+    assert says not in dashboard.landing([slower], "machine", {})
+    slower.note = slowed.note = "torch writes in place"
+    slowed.name = "tracked.Y.time_run"
+    assert f"In the others, {says}" in dashboard.landing([slower], "machine", {})
+    assert f"In 1, {says}" in dashboard.landing([slower, slowed], "machine", {})
+    assert says not in dashboard.landing([slowed], "machine", {})
+
+
 def test_a_rival_that_is_as_fast_within_the_noise_does_not():
     assert series([1.0] * 20, noise=0.1, torch=0.97).faults() == []
 
