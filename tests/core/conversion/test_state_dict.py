@@ -250,3 +250,10 @@ def test_tensorclass_fields_in_the_metadata_attribute_load():
     )
     td = TensorDict({}).load_state_dict(state)
     assert td["a"].sorted_keys == ["label", "x"] and td["a", "label"] == "text"
+
+
+def test_a_state_dict_whose_shapes_do_not_fit_changes_no_entry():
+    td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(2)}}, [2])
+    with pytest.raises(RuntimeError, match=r"\('n', 'b'\)"):
+        td.load_state_dict({"a": torch.ones(2), "n.b": torch.ones(5)})
+    assert (td["a"] == 0).all()

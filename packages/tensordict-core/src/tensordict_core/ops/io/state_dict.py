@@ -20,6 +20,7 @@ from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
+from tensordict_core.base.write_plan import WritePlan
 
 __all__ = ["BATCH_SIZE", "NAMES", "STACK_DIM", "UNBATCHED", "VALUE", "VALUES", "load", "new_state", "put", "restore"]
 
@@ -134,7 +135,12 @@ def _flat(state: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
 
 def _add_metadata(described: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
     """Add entries for batch sizes, nodes without entries and non-tensor values that ``_metadata`` records."""
-    nodes = {name[:at] for name in out for at, char in enumerate(name) if char == "."}
+    nodes: set[str] = set()
+    for name in out:
+        parent = name.rpartition(".")[0]
+        while parent not in nodes:
+            nodes.add(parent)
+            parent = parent.rpartition(".")[0]
     for path, info in described.items():
         if not (isinstance(info, Mapping) and "batch_size" in info):
             continue
@@ -162,11 +168,11 @@ def _group(saved: Mapping[str, Any], template: Any, split: bool) -> dict[str, An
     own = frozenset(() if template is None else template._keys())
     groups: dict[str, Any] = {}
     for name, value in saved.items():
-        parts = name.split(".")
-        starts = (".".join(parts[:i]) for i in range(len(parts), 0, -1))
-        key = next((start for start in starts if start in own), None)
-        if key is None:
-            key = parts[0] if split or parts[-1] in RESERVED else name
+        key, dot = name, "."
+        while dot and key not in own:
+            key, dot, _ = key.rpartition(".")
+        if not dot:
+            key = name.partition(".")[0] if split or name.rpartition(".")[2] in RESERVED else name
         if name == key:
             groups[key] = value
         else:
@@ -257,11 +263,13 @@ def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool,
             missing, unexpected = sorted(have - got), sorted(got - have)
             raise errors.state_mismatch(map(unravel_key, missing), map(unravel_key, unexpected))
     with torch.no_grad():
-        _assign(target, source, assign, sized)
+        plan = WritePlan()
+        _assign(target, source, assign, sized, plan, ())
+        plan.run()
 
 
-def _assign(target: Any, source: Any, assign: bool, sized: bool) -> None:
-    """Write or store the entries of ``source`` in ``target``, which gets the structure of ``source``."""
+def _assign(target: Any, source: Any, assign: bool, sized: bool, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+    """Store the entries of ``source`` in ``target``, or plan to write them; it gets the structure of ``source``."""
     size = source._meta.batch_size
     if source._is_lazy_stack and target._is_lazy_stack:
         if source.stack_dim != target.stack_dim or len(source.tensordicts) != len(target.tensordicts):
@@ -271,7 +279,7 @@ def _assign(target: Any, source: Any, assign: bool, sized: bool) -> None:
                 f"{shapes[1][0]} along dim {shapes[1][1]}; load it into an empty tensordict"
             )
         for own, new in zip(target.tensordicts, source.tensordicts, strict=True):
-            _assign(own, new, assign, sized)
+            _assign(own, new, assign, sized, plan, prefix)
         return
     if sized and assign and size != target._meta.batch_size:
         target._change_batch_size(torch.Size([]))
@@ -279,9 +287,9 @@ def _assign(target: Any, source: Any, assign: bool, sized: bool) -> None:
         own = target._get(key)
         nodes = isinstance(own, Node) and isinstance(value, Node)
         if nodes and not own._is_opaque and not value._is_opaque:
-            _assign(own, value, assign, sized)
+            _assign(own, value, assign, sized, plan, (*prefix, key))
         elif not assign and (type(own) is type(value) if nodes else is_leaf_tensor(own) and is_leaf_tensor(value)):
-            target._put_entry(key, None, value)
+            target._plan_entry(key, None, value, plan, prefix)
         else:
             target._store(key, value)
     if sized and size != target._meta.batch_size:
