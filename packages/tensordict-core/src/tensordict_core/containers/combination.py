@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -45,16 +46,22 @@ def _columns(items: Sequence[Any], how: Combination) -> Iterable[tuple[str, Any]
     """
     tables: list[Any] = [item._entries for item in items]
     keys = [*tables[0]]
-    for table in tables:
-        if [*table] != keys:
-            break
-    else:  # the usual case: the orders agree, so no key is looked up
-        return zip(keys, zip(*[table.values() for table in tables]))  # noqa: B905 (of one length: the keys are equal)
-    for i, table in enumerate(tables):
-        if set(table) != set(keys):
-            error = errors.keys_not_stackable(how.name, i, table, keys)
-            raise error if how is STACK else KeyError(str(error))
-    return [(key, [table[key] for table in tables]) for key in keys]
+    if set(map(len, tables)) != {len(keys)}:
+        raise _keys_differ(tables, how)
+    # itemgetter reads the entries of a node by one call; of a single key, it returns no tuple
+    row = itemgetter(*keys) if len(keys) > 1 else lambda table: [table[key] for key in keys]
+    try:
+        return zip(keys, zip(*map(row, tables)))  # noqa: B905 (of one length)
+    except KeyError:
+        raise _keys_differ(tables, how) from None
+
+
+def _keys_differ(tables: list[Any], how: Combination) -> Exception:
+    """Return the error for tables of which one has other keys than the first."""
+    keys = [*tables[0]]
+    i, table = next((i, table) for i, table in enumerate(tables) if set(table) != set(keys))
+    error = errors.keys_not_stackable(how.name, i, table, keys)
+    return error if how is STACK else KeyError(str(error))
 
 
 def combined(items: Sequence[Any], dim: int, how: Combination) -> dict[str, Any]:
