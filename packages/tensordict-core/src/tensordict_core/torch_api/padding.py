@@ -159,9 +159,7 @@ def pad_sequence(
         )
     first = nodes[0]
     keys = first._leaf_keys()
-    if not keys and any(node._leaf_keys() for node in nodes):
-        raise errors.keys_mismatch((), {unravel_key(key) for node in nodes for key in node._leaf_keys()})
-    columns = [_column(nodes, i, key) for i, key in enumerate(keys)]
+    columns = _columns(nodes, keys)
     dims, in_batch = _pad_dims(first, keys, [column[0] for column in columns], pad_dim)
     values = _values_by_key(padding_value, keys)
     padded: list[list[Tensor]] = []
@@ -186,17 +184,17 @@ def pad_sequence(
     return out.update(result, inplace=True)
 
 
-def _column(nodes: list[Any], i: int, key: Any) -> list[Tensor]:
-    column = []
-    for node in nodes:
-        leaves = node._leaves()
-        if len(leaves) != len(nodes[0]._leaves()):
-            mine, theirs = set(nodes[0]._leaf_keys()), set(node._leaf_keys())
+def _columns(nodes: list[Any], keys: list[Any]) -> list[list[Tensor]]:
+    """Return the leaves of all nodes under each key."""
+    tables = [dict(zip(node._leaf_keys(), node._leaves(), strict=True)) for node in nodes]
+    for table in tables:
+        if len(table) != len(keys):
+            mine, theirs = set(keys), set(table)
             raise errors.keys_mismatch(map(unravel_key, mine - theirs), map(unravel_key, theirs - mine))
-        column.append(leaves[i] if node._leaf_keys()[i] == key else node.get(key, None))
-        if column[-1] is None:
-            raise errors.missing_key(unravel_key(key), [unravel_key(k) for k in node._leaf_keys()])
-    return column
+        for key in keys:
+            if key not in table:
+                raise errors.missing_key(unravel_key(key), [unravel_key(k) for k in table])
+    return [[table[key] for table in tables] for key in keys]
 
 
 def _stack_padded(nodes: list[Any], padded: list[list[Tensor]], dim: int, in_batch: bool, side: str) -> Any:

@@ -51,16 +51,17 @@ def nest(numbers: Sequence[int], size: Sequence[int], dim: int, element: Callabl
     """Return at least one element by number, lazily stacked in the shape ``size`` from dimension ``dim`` on."""
     if not size:
         return element(numbers[0])
-    n = len(numbers) // size[0]
-    parts = [nest(numbers[i * n : (i + 1) * n], size[1:], dim, element) for i in range(size[0])]
+    if len(size) == 1:
+        parts = [element(number) for number in numbers]
+    else:
+        n = len(numbers) // size[0]
+        parts = [nest(numbers[i * n : (i + 1) * n], size[1:], dim, element) for i in range(size[0])]
     return type(parts[0])._lazy(parts, dim)
 
 
 def _chosen(td: Any, parts: Parts) -> Any:
     """Return an element, or the part of it that ``parts`` select."""
-    if all(type(part) is slice and part == slice(None) for part in parts):
-        return td
-    return td._index(Index(parts, td._meta.batch_size))
+    return td._index(Index(parts, td._meta.batch_size)) if parts else td
 
 
 class _SplitIndex:
@@ -68,7 +69,7 @@ class _SplitIndex:
 
     Attributes:
         part: What chooses the elements.
-        rest: The index of each element.
+        rest: The index of each element; empty if it selects all of it.
         dim: The stack dimension of the result, where the elements are chosen by a slice.
         keeps_dim: Whether the elements' results have a dimension of size 1 in its place, which keeps index tensors
             apart that were apart in the whole index.
@@ -97,6 +98,8 @@ class _SplitIndex:
             self.dim = len(index.size) + beyond if beyond >= 0 else index.sources.index(stack_dim)
             if at is not None and any(map(_is_tensor, parts[:at])) and any(map(_is_tensor, parts[at + 1 :])):
                 self.rest, self.keeps_dim = (*parts[:at], None, *parts[at + 1 :]), True
+        if all(type(part) is slice and part == slice(None) for part in self.rest):
+            self.rest = ()
 
     @property
     def others(self) -> bool:
@@ -164,8 +167,9 @@ class LazyIndexing:
             return self._expanded_first()._index(index)
         place = _place_of_tensors(split.parts)
         if not split.others:
-            results = [_chosen(td, rest) for td in tds]
-            return self._named(nest(part.reshape(-1).tolist(), part.shape, place, results.__getitem__), index)
+            numbers = part.reshape(-1).tolist()
+            chosen = {number: _chosen(tds[number], rest) for number in set(numbers)}
+            return self._named(nest(numbers, part.shape, place, chosen.__getitem__), index)
         if not self._is_ragged() and not self._exclusive_keys():
             rows = self._solid()._index(index)._unbind(place)
             return self._named(type(rows[0])._lazy(rows, place), index)

@@ -8,6 +8,7 @@ their new order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from tensordict_core.base.shape_op import BatchOp, Reshape, ShapeOp, Unsqueeze
@@ -87,6 +88,13 @@ class LazyReshaping:
         if not tds:
             return self._expanded_first()._unbind(dim)
         return self._joined([td._unbind(dim - (dim > at)) for td in tds], at - (dim < at))
+
+    def _split(self: Any, sizes: list[int], dim: int) -> Sequence[Any]:
+        if dim != self.stack_dim or 0 in sizes:
+            pieces: Sequence[Any] = super()._split(sizes, dim)  # type: ignore[misc]  # of the class that it is mixed into
+            return pieces
+        tds = self.tensordicts
+        return [self._restacked(tds[end - n : end]) for n, end in zip(sizes, accumulate(sizes), strict=True)]
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
