@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from tensordict_class import TensorClass
-from tensordict_core import lazy_stack
+from tensordict_core import TensorDict, lazy_stack
 
 
 class Point(TensorClass):
@@ -47,3 +48,18 @@ def test_a_class_tells_its_fields():
         fields: torch.Tensor
 
     assert Table(torch.ones(2)).fields.tolist() == [1.0, 1.0]
+
+
+def test_keys_are_flattened_in_place_only_if_they_stay_fields():
+    point = Point(torch.zeros(2), TensorDict({"a": torch.ones(2)}, [2]), batch_size=[2])
+    with pytest.raises(ValueError, match=r"z\.a"):
+        point.flatten_keys(inplace=True)
+    assert point.z["a"].tolist() == [1.0, 1.0]
+    flat = Point(torch.zeros(2), "text", batch_size=[2])
+    assert flat.flatten_keys(inplace=True) is flat and flat.unflatten_keys(inplace=True) is flat
+    assert list(point.flatten_keys().keys()) == ["x", "z.a"]
+
+
+def test_densify_stacks_nested_tensordicts_of_a_stack_of_instances():
+    points = lazy_stack([Point(torch.zeros(2), TensorDict({"a": torch.tensor(float(i))})) for i in range(3)])
+    assert type(points.densify().z) is TensorDict and points.densify().z["a"].tolist() == [0.0, 1.0, 2.0]

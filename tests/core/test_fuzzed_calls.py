@@ -244,3 +244,145 @@ def test_one_value_for_all_positions_is_not_written_at_one():
     for error in (ValueError, RuntimeError):
         with pytest.raises(error, match="one value for all elements"):
             NonTensorData("a", batch_size=[2])[0] = NonTensorData("b")
+
+
+# ragged lazy stacks in a tensordict ----------------------------------------------------------------------------------
+
+
+def with_ragged_node() -> TensorDict:
+    """Return a tensordict whose nested lazy stack has elements of different keys and shapes."""
+    elements = [TensorDict({"q": torch.tensor(1.0)}), TensorDict({"q": torch.ones(2), "e": torch.tensor(3.0)})]
+    return TensorDict({"n": lazy_stack(elements), "a": torch.arange(2.0)}, [2])
+
+
+def test_where_keeps_the_entries_of_ragged_nodes():
+    td = with_ragged_node()
+    mask = torch.tensor([True, False])
+    filled = td.where(mask, 0.0)
+    assert list(filled.keys()) == ["n", "a"] and filled["a"].tolist() == [0.0, 0.0]
+    assert filled["n"][0]["q"] == 1 and filled["n"][1]["q"].tolist() == [0.0, 0.0] and filled["n"][1]["e"] == 0
+    chosen = td.where(mask, td * 2)
+    assert chosen["n"][0]["q"] == 1 and chosen["n"][1]["q"].tolist() == [2.0, 2.0] and chosen["n"][1]["e"] == 6
+    with pytest.raises(KeyError, match="n not found"):
+        td.where(mask, td.exclude("n"))
+
+
+def test_an_operand_of_more_dimensions_keeps_the_entries_of_ragged_nodes():
+    result = with_ragged_node() + torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    assert result.batch_size == (3, 2)
+    assert result["n"][2, 0]["q"] == 6 and result["n"][1, 1]["q"].tolist() == [5.0, 5.0] and result["n"][0, 1]["e"] == 5
+
+
+@pytest.mark.parametrize("default", [0, "intersection"])
+def test_a_default_completes_ragged_nodes_element_by_element(default):
+    td = with_ragged_node()
+    result = td.sub(td, default=default)
+    assert list(result.keys()) == ["n", "a"]
+    assert result["n"][1]["q"].tolist() == [0.0, 0.0] and result["n"][1]["e"] == 0 and result["n"][0]["q"] == 0
+
+
+def test_a_default_stands_for_a_missing_ragged_node():
+    td = with_ragged_node()
+    assert td.rsub(td.exclude("n"), default=0)["n"][1]["q"].tolist() == [-1.0, -1.0]
+    assert td.exclude("n").sub(td, default=0)["n"][1]["e"] == -3
+    assert list(td.sub(td.exclude("n"), default="intersection").keys()) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["addcmul", "addcdiv", "lerp"])
+def test_ternary_operations_of_ragged_stacks_take_operands_of_more_dimensions(name):
+    stack = lazy_stack([TensorDict({"q": torch.tensor(1.0)}), TensorDict({"q": torch.ones(2)})])
+    other = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    result = getattr(stack, name)(stack, other)
+    assert result.batch_size == (3, 2)
+    for i in range(3):
+        for j in range(2):
+            leaf = stack[j]["q"]
+            assert torch.equal(result[i, j]["q"], getattr(torch, name)(leaf, leaf, other[i, j]))
+
+
+def test_softmax_over_elements_of_other_keys_is_an_error():
+    with pytest.raises(RuntimeError, match="exclusive keys"):
+        with_ragged_node().softmax(0)
+    stack = lazy_stack([TensorDict({"q": torch.zeros(3)}, [3]), TensorDict({"e": torch.zeros(3)}, [3])], 1)
+    with pytest.raises(RuntimeError, match="exclusive keys"):
+        stack.softmax(1)
+    assert stack.softmax(0)[:, 1]["e"].tolist() == [pytest.approx(1 / 3)] * 3
+
+
+# keys, sizes and options ---------------------------------------------------------------------------------------------
+
+
+def test_an_unbatched_tensor_is_not_written_at_an_index():
+    td = TensorDict({"u": UnbatchedTensor(torch.zeros(5)), "n": {"u": UnbatchedTensor(torch.zeros(5))}}, [4])
+    for key in ("u", ("n", "u")):
+        with pytest.raises(RuntimeError, match="is an unbatched tensor"):
+            td.set_at_(key, 1.0, 0)
+
+
+def test_new_tensordicts_without_lazy_stacks_keep_names_and_devices_of_values():
+    td = TensorDict({"a": torch.ones(2, 3), "s": "text"}, [2, 3], names=[None, "y"])
+    for new in (td.new_zeros(4, 2, 3, empty_lazy=True), td.new_full([4, 2, 3], 1, empty_lazy=True)):
+        assert new.names == [None, None, "y"]
+    assert td.new_ones(3, device="cpu", empty_lazy=True).get("s").device == torch.device("cpu")
+
+
+def test_nested_batch_sizes_of_an_empty_tree_start_with_the_new_one():
+    td = TensorDict({"n": TensorDict({}, [3, 4])}, [3])
+    assert td.empty(True, batch_size=[3, 4, 2])["n"].batch_size == (3, 4, 2)
+    assert td.empty(True, batch_size=[])["n"].batch_size == (3, 4)
+    with pytest.raises(RuntimeError, match="'n'"):
+        td.empty(True, batch_size=[5])
+
+
+def test_a_key_of_fromkeys_does_not_replace_a_nested_one():
+    with pytest.raises(KeyError, match="'a' is already present"):
+        TensorDict.fromkeys([("a", "b"), "a"])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda td: td.update({"a": 1.0}, keys_to_update=[()]),
+        lambda td: td.update_({"a": torch.zeros(3)}, keys_to_update=[()]),
+        lambda td: td.update_at_({"a": 1.0}, 0, keys_to_update=[()]),
+        lambda td: () in td,
+    ],
+)
+@pytest.mark.parametrize("error", [KeyError, TypeError, RuntimeError])
+def test_the_empty_tuple_among_keys_is_an_error(call, error):
+    with pytest.raises(error, match="Only NestedKeys are supported"):
+        call(TensorDict({"a": torch.zeros(3)}, [3]))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda td: td.get_at("a", index=0, idx=0), "give the index once"),
+        (lambda td: td.broadcast_to(torch.zeros(5, 5)), "broadcast_to takes a shape"),
+        (lambda td: td.min((), reduce=True), "takes one dim, got"),
+        (lambda td: td.apply(lambda x: x + 1, inplace=True, out=7), "a tensordict as out, got int"),
+        (lambda td: td.from_any([1.0, 2.0], device=1.5), r"got \(float\)"),
+    ],
+)
+def test_a_wrong_argument_is_named(call, words):
+    with pytest.raises(TypeError, match=words):
+        call(TensorDict({"a": torch.zeros(3)}, [3]))
+
+
+def test_a_default_of_split_keys_has_the_batch_size_of_a_lazy_stack():
+    stack = lazy_stack([TensorDict({}), TensorDict({})])
+    for call in (stack.clone().separates, lambda *keys, default: stack.split_keys(keys, default=default)[0]):
+        with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+            call("a", default=torch.tensor(1.0))
+        assert call("a", default=torch.tensor([1.0, 2.0]))["a"].tolist() == [1.0, 2.0]
+        assert call("a", default=3)["a"].tolist() == [3, 3]
+
+
+def test_an_empty_tuple_as_an_entry_is_an_empty_tensor():
+    assert TensorDict({"a": (), "b": []})["a"].shape == (0,)
+
+
+def test_a_stack_of_unbatched_tensors_alone_is_mapped_by_vmap():
+    stack = lazy_stack([TensorDict({"u": UnbatchedTensor(torch.zeros(2))}, [1])] * 3)
+    result = torch.vmap(lambda td: td + 1)(stack)
+    assert result["u"].tensor.tolist() == [1.0, 1.0]

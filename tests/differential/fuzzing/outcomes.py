@@ -197,6 +197,9 @@ def differences(theirs: Any, ours: Any, place: str = "result") -> Iterator[Diffe
             a, b = getattr(theirs, name), getattr(ours, name)
             if a != b:
                 yield Difference(place, name, str(a), str(b))
+        if _layout(theirs) != _layout(ours):
+            yield from _other_layout(theirs, ours, place)
+            return
         mine, yours = [key for key, _ in theirs.entries], [key for key, _ in ours.entries]
         if mine != yours:
             kind = "order" if set(mine) == set(yours) else "keys"
@@ -226,6 +229,51 @@ def differences(theirs: Any, ours: Any, place: str = "result") -> Iterator[Diffe
         return
     elif not _equal(theirs, ours):
         yield Difference(place, "value", _word(theirs), _word(ours))
+
+
+def _layout(tree: Tree) -> tuple[Any, ...]:
+    """The dimension and the number of the elements of a lazy stack; nothing for another container."""
+    is_stack = tree.entries and tree.entries[0][0] == "stack_dim"
+    return (tree.entries[0][1], len(tree.entries)) if is_stack else ()
+
+
+def _other_layout(theirs: Tree, ours: Tree, place: str) -> Iterator[Difference]:
+    """The differences between the rows of two containers that store them in other ways, stacked or as elements."""
+    if theirs.kind == ours.kind:
+        yield Difference(f"{place}.stack_dim", "value", str(_layout(theirs)), str(_layout(ours)))
+    if theirs.batch == ours.batch:
+        for position in np.ndindex(*theirs.batch):
+            one, other = _row(theirs, position), _row(ours, position)
+            if one.keys() != other.keys():
+                yield Difference(place, "rows", str(sorted(one)), str(sorted(other)))
+                return
+            if any(list(differences(one[path], other[path])) for path in one):
+                yield Difference(place, "rows", str(one), str(other))
+                return
+
+
+def _row(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
+    """The tensors and values at one position of the batch, by their paths."""
+    if isinstance(tree, Leaf):
+        part = tree.data[position]
+        return {"": Leaf("Tensor", tree.dtype, tuple(part.shape), False, False, part)}
+    if not isinstance(tree, Tree):
+        return {"": tree}
+    if _layout(tree):
+        dim = _layout(tree)[0]
+        return _row(dict(tree.entries)[position[dim]], position[:dim] + position[dim + 1 :])
+    if tree.kind == "NonTensorStack":
+        value: Any = dict(tree.entries)["list"]
+        for at in position:
+            value = value[at + 1]
+        return {"": value}
+    if tree.kind in ("NonTensorData", "UnbatchedTensor"):
+        return {"": dict(tree.entries)["data"]}
+    return {
+        f"{key}.{path}".rstrip("."): value
+        for key, entry in tree.entries
+        for path, value in _row(entry, position).items()
+    }
 
 
 def _word(value: Any) -> str:

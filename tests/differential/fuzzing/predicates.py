@@ -15,7 +15,17 @@ from fuzzing.calls import Program
 from fuzzing.outcomes import Difference
 
 __all__ = [
-    *("INTERNAL", "Rule", "both_refuse", "doubled", "flag_is_a_condition", "has", "is_kind", "junk_is_refused"),
+    *(
+        "INTERNAL",
+        "Rule",
+        "both_refuse",
+        "doubled",
+        "flag_is_a_condition",
+        "has",
+        "is_kind",
+        "junk_is_refused",
+        "keeps_more",
+    ),
     *("junk_is_wrong", "names_the_argument", "other_fault", "overlapping_keys", "seen", "spaces", "tensors", "works"),
 ]
 
@@ -118,6 +128,9 @@ FLAGS = frozenset(name.rpartition("__")[2].removeprefix("p_") for name, maker in
 def flag_is_a_condition(program: Program, difference: Difference) -> bool:
     """Whether a flag got another value than a bool, and ours does the same as with the truth value of it."""
     theirs, ours = spaces()
+    if any(name in FLAGS and source == "t([5, 5])" for name, source in program.junk):
+        # has no truth value, which matters to one of them or to both, and not at the same line
+        return "Boolean value of Tensor" in difference.theirs + difference.ours
     truths: dict[str, str] = {}
     for name, source in program.junk:
         if name in FLAGS and source not in ("True", "t([5, 5])"):
@@ -136,24 +149,28 @@ def flag_is_a_condition(program: Program, difference: Difference) -> bool:
 FAULTS = {
     "locked": r"Cannot modify locked|Cannot unlock a tensordict",
     "missing key": r"not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
-    "dtype": r"not implemented for|Subtraction, the `-`|expected dtype|could not infer output dtype|does not support",
+    "dtype": r"not implemented for|Subtraction, the `-`|expected dtype|could not infer output dtype|does not support"
+    r"|either float or double dtype|Expected a floating point",
     "no stack": r"Failed to stack|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none",
     "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
     "dim": r"Incompatible dim|appears multiple times|[dD]im\w* out of range|not a batch dim",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source"
-    r"|incompatible with the batch-size",
+    r"|incompatible with the batch-size|expand_as_right requires",
     "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
-    r"|must be (Number|torch.layout)",
-    "function": r"is not callable",
+    r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination",
+    "comparison": r"not supported between instances",
+    "function": r"is not callable|cannot be summed",
+    "gradient": r"a leaf Variable that requires grad",
+    "no operand": r"needs at least one key",
     "option": r"Cannot pass batch-size",
     "size": r"has a negative number",
     "leaf": r"is an? \w+, not a tensordict",
     "no key": r"Only NestedKeys are supported|is not a key|empty tuple",
     "no index": r"needs an index of the entry",
     "operand": r"but got (dict|str)",
-    "default": r"default='x' is unknown",
+    "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)",
     "index": r"is out of bounds|too many indices|Invalid index|used as indices must be",
     "value": r"__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
 }
@@ -162,24 +179,33 @@ FAULTS = {
 
 def other_fault(program: Program, difference: Difference) -> bool:
     """Whether both refuse a call, and each names another of the faults that it has."""
-    ours = difference.ours.replace("object is not callable", "is not callable")  # a function of the program
-    if not both_refuse(difference) or INTERNAL.search(ours):
+    if not both_refuse(difference):
         return False
-    named = [
-        {fault for fault, words in FAULTS.items() if re.search(words, text)}
-        for text in (difference.theirs, difference.ours)
-    ]
+    texts = []
+    for text in (difference.theirs, difference.ours):  # errors of functions of the program
+        text = text.replace("object is not callable", "is not callable")
+        texts.append(text.replace("has no attribute 'sum'", "cannot be summed"))
+    if INTERNAL.search(texts[1]):
+        return False
+    named = [{fault for fault, words in FAULTS.items() if re.search(words, text)} for text in texts]
     return bool(named[0] and named[1] and not named[0] & named[1])
 
 
 def doubled(difference: Difference) -> bool:
     """Whether the reference has more batch dimensions, or a lazy stack that has them, where ours has a dense result."""
-    if difference.kind in ("kind", "keys"):
-        return "LazyStacked" in difference.theirs or "'stack_dim'" in difference.theirs
+    if difference.kind == "kind":
+        return "LazyStacked" in difference.theirs
     if difference.kind not in ("batch", "names", "shape"):
         return False
     theirs, ours = (len(ast.literal_eval(text)) for text in (difference.theirs, difference.ours))
     return theirs > ours
+
+
+def keeps_more(difference: Difference) -> bool:
+    """Whether ours keeps rows of more entries than the reference, or keeps the elements of a lazy stack apart."""
+    if difference.kind == "rows" and difference.theirs.startswith("["):
+        return set(ast.literal_eval(difference.theirs)) < set(ast.literal_eval(difference.ours))
+    return is_kind(difference, "TensorDict", "LazyStackedTensorDict") or difference.place.endswith("stack_dim")
 
 
 def overlapping_keys(program: Program, difference: Difference) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -200,9 +201,19 @@ def _smaller(program: Program) -> Iterator[Program]:
             yield replace(program, x=replace(program.x, **change))
     if "@" in program.call.template:
         arguments = program.call.arguments
+        junk, needed = {name for name, _ in program.junk}, _needed(program.call.name)
         for i, (name, _) in enumerate(arguments):
-            if name is not None:
+            if name is not None and name not in junk | needed:
                 yield replace(program, call=replace(program.call, arguments=arguments[:i] + arguments[i + 1 :]))
+
+
+def _needed(method: str) -> set[str]:
+    """The parameters without which a method does nothing that programs are about."""
+    function = getattr(libraries()[1].TensorDict, method, None)
+    if function is None:
+        return set()
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name for p in parameters if p.default is p.empty} | {"input_dict_or_td"}
 
 
 def shrink(program: Program, theirs: dict[str, Any], ours: dict[str, Any], cluster: Any) -> Program:

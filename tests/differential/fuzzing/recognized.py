@@ -12,6 +12,7 @@ from fuzzing.predicates import (
     has,
     is_kind,
     junk_is_wrong,
+    keeps_more,
     overlapping_keys,
     tensors,
     works,
@@ -24,6 +25,7 @@ VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension|at leas
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",
          "vmap", "torch.gather", "torch.split", "gather", "view", "roll", "tree_map", "view block")  # fmt: skip
+REARRANGED = ("flip", "flipud", "fliplr", "roll", "rot90", "gather", "torch.gather", "broadcast_to", "expand", "tile")
 COMPARES = tuple(
     f"{side} {symbol}" for side in ("operator", "reflected") for symbol in ("<", "<=", ">", ">=", "==", "!=")
 )
@@ -88,6 +90,10 @@ RECOGNIZED = (
         lambda p, d: works(d, "RuntimeError: Failed to stack", "RuntimeError: the method") and "lazy" in p.x.label,
     ),
     Rule(
+        "operations of a lazy stack whose elements differ",
+        lambda p, d: p.call.name in REARRANGED and "ragged" in p.x.label and keeps_more(d),
+    ),
+    Rule(
         "`td.sum()` where an entry is a `NonTensorStack`",
         lambda p, d: works(d, "RuntimeError: ") and "regular TensorDict" in d.theirs,
     ),
@@ -121,7 +127,6 @@ RECOGNIZED = (
             and (
                 is_kind(d, "LazyStackedTensorDict", "TensorDict")
                 or is_kind(d, "TensorDict", "LazyStackedTensorDict")
-                or d.kind == "keys"
                 or d.place.endswith("stack_dim")
             )
         ),

@@ -127,13 +127,13 @@ RULES = (
         lambda p, d: (
             p.call.name == "rot90"
             and p.call.arguments[:1] in [((name, value),) for name in (None, "k") for value in ("0", "False")]
-            and (d.place == "is x" or d.kind == "shares" or doubled(d))
+            and (d.place == "is x" or d.kind in ("shares", "kind", "grad") or doubled(d))
         ),
     ),
     Rule("an invalid argument that the reference does not check", junk_is_refused),
     Rule(
         "`LazyStackedTensorDict.from_list(..., batch_size=",
-        lambda p, d: p.call.name == "from_list" and "batch_size=" in str(p.call) and "lazy" in p.x.label,
+        lambda p, d: p.call.name == "from_list" and "batch_" in str(p.call) and "lazy" in p.x.label,
     ),
     Rule(
         '`td.set_(("new", "x"), value)`',
@@ -149,6 +149,7 @@ RULES = (
                     "AttributeError: 'Tensor' object has no attribute",
                     "AttributeError: 'Parameter' object has no attribute",
                     "AttributeError: 'NoneType' object has no attribute",
+                    "AttributeError: 'UnbatchedTensor' object has no attribute",
                     "IndexError: tuple index out of range",
                     "IndexError: list index out of range",
                     "TypeError: _set_at_() got",

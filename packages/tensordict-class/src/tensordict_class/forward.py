@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 
 from tensordict_class import errors
-from tensordict_core import LazyStackedTensorDict, NestedKey, TensorDictBase
+from tensordict_core import KEY_SEPARATOR, LazyStackedTensorDict, NestedKey, TensorDictBase
 from tensordict_core.extension import (
     How,
     Index,
@@ -293,6 +293,24 @@ class Forwarding(TensorCollection):
         selected: Self = result if as_tensordict else self._as_result(result)
         return selected
 
+    def flatten_keys(
+        self, separator: str = KEY_SEPARATOR, inplace: bool = False, is_leaf: IsLeaf | None = None
+    ) -> Self:
+        """Return the entries of all levels in one level; with ``inplace``, all keys must be fields of the class."""
+        return self._with_other_keys("flatten_keys", inplace, separator=separator, is_leaf=is_leaf)
+
+    def unflatten_keys(self, separator: str = KEY_SEPARATOR, inplace: bool = False) -> Self:
+        """Return nested tensordicts of joined keys; with ``inplace``, all keys must be fields of the class."""
+        return self._with_other_keys("unflatten_keys", inplace, separator=separator)
+
+    def _with_other_keys(self, name: str, inplace: bool, **options: Any) -> Self:
+        operation = getattr(self._tensordict, name)
+        if inplace:  # the keys are checked before the first one changes
+            for key in operation(**options)._keys():
+                self._check_key(key)
+        result: Self = self._as_result(operation(inplace=inplace, **options))
+        return result
+
     # on disk ---------------------------------------------------------------------------------------------------------
 
     def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -316,7 +334,7 @@ def _forwarded_operation(name: str) -> Any:
 # Operations that lazy stacks or views override: on keys, locks, and in place.
 for _name in (
     *("exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
-    *("flatten_keys", "unflatten_keys", "auto_batch_size_", "lock_", "unlock_", "entry_class"),
+    *("auto_batch_size_", "densify", "lock_", "unlock_", "entry_class"),
     *("new_zeros", "new_ones", "new_empty", "new_full", "zero_", "masked_fill_", "to_h5", "to_zarr", "to_store"),
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
 ):

@@ -40,7 +40,7 @@ def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         if value:
             return _tensor_of_list(value, device)
-        return torch.tensor([], device=device) if isinstance(value, list) else None
+        return torch.tensor([], device=device)
     return None
 
 

@@ -157,7 +157,7 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
         """Add a write of a value to the plan; a write at an index takes only unbatched tensors."""
         path = (*prefix, key) if prefix else key
         if index is not None and not isinstance(value, UnbatchedTensor):
-            raise errors.not_a_node(path, value)
+            raise errors.unbatched_at(path)
         tensor = value._tensor if isinstance(value, UnbatchedTensor) else as_tensor(value)
         if tensor is None:
             raise NotNumericError(

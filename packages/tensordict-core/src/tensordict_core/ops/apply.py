@@ -176,6 +176,8 @@ class Applying(Node):
         """Return a tree with the results as leaves, or write them into this tensordict or ``out``."""
         out, filter_empty = options.get("out"), options.get("filter_empty")
         if options.get("inplace"):
+            if out is not None:
+                check_out("apply", out)
             target: Any = self if out is None else out
             leaves = self._leaves(is_leaf)
             if target is self and all(map(is_, results, leaves)):

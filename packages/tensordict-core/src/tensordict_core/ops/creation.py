@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
-from tensordict_core.base.meta import Meta, as_batch_size, as_device
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry.types import containers
@@ -82,7 +82,7 @@ def _typed(td: Any, entries: dict[str, Any], meta: Meta) -> Any:
     made = td._new(entries, meta)
     if type(made) is type(td) or td._holds_slices:
         return made
-    typed = td.empty(batch_size=meta.batch_size, device=meta.device)
+    typed = td.empty(batch_size=meta.batch_size, device=meta.device, names=meta.names)
     for key, value in entries.items():
         typed._set(key, value)
     return typed
@@ -144,11 +144,13 @@ def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.
         if is_leaf_tensor(value):
             entries[key] = new(value, torch.Size((*size, *value.shape[dims:])))
         elif value._is_opaque:
-            entries[key] = value._rebuild(iter(value._leaves()), How(size=lambda own: torch.Size((*size, *own[dims:]))))
+            how = How(size=lambda own: torch.Size((*size, *own[dims:])), device=device)
+            entries[key] = value._rebuild(iter(value._leaves()), how)
         else:
             nested = torch.Size((*size, *value._meta.batch_size[dims:]))
             entries[key] = _new_without_slices(value, nested, new, device)
-    result = _typed(td, entries, Meta(size, device))
+    names = td._meta.names and _named_from_the_end(td._meta.names, len(size))
+    result = _typed(td, entries, Meta(size, device, names_or_none(names)))
     _blank_values(result, td)
     return result
 

@@ -149,6 +149,8 @@ class Indexing(Node):
         >>> td.get_at("a", 1), td.get_at("b", 1)
         (tensor(1), None)
         """
+        if index is not KEEP and idx is not KEEP:
+            raise TypeError(f"get_at got index={index!r} and idx={idx!r}; give the index once")
         index = idx if index is KEEP else index
         if index is KEEP:
             raise TypeError("get_at needs an index of the entry; give one, or use get()")

@@ -21,7 +21,14 @@ from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import BatchOp, normal_dim
 from tensordict_core.base.tracing import is_compiling
-from tensordict_core.ops.factories.operands import complete, lined_up, match, without_last
+from tensordict_core.ops.factories.operands import (
+    by_parts,
+    complete,
+    lined_up,
+    match,
+    ragged_entries,
+    without_last,
+)
 from tensordict_core.ops.factories.reduction import batched
 from tensordict_core.ops.shape.combine import check_out, write_out
 
@@ -55,6 +62,20 @@ def _where_element(mine: Any, mask: Tensor, theirs: Any, pad: Any) -> Any:
     if not all(a.shape == b.shape for a, b in zip(left._leaves(), _matched(left, right), strict=True)):
         return (left if mask else right).clone()
     return left.where(mask, right)
+
+
+def _where_part(td: Any, apart: Sequence[str], key: str | None, condition: Tensor, other: Any, pad: Any) -> Any:
+    """Apply ``where`` to the entry under a key, or to all entries but those of ``apart``."""
+    if not isinstance(other, Node):
+        return (td.exclude(*apart) if key is None else td._get(key)).where(condition, other, pad=pad)
+    if key is None:
+        return td.exclude(*apart).where(condition, other.exclude(*apart), pad=pad)
+    theirs = other._get(key)
+    if theirs is None:
+        if pad is None:
+            raise KeyError(f"Key {key} not found and no pad value provided; pass pad=: the other tensordict lacks it")
+        theirs = td._get(key).empty()
+    return td._get(key).where(condition, theirs, pad=pad)
 
 
 def _written(what: str, result: Any, out: Any, update_batch_size: bool) -> Any:
@@ -104,6 +125,9 @@ class Masking(Node):
         if self._is_lazy_stack:  # elements of different shapes cannot be stacked
             stack = _where_by_element(self, condition, other, pad)
             return cast(Self, stack if out is None else _written("where", stack, out, update_batch_size))
+        if ragged := ragged_entries(self):
+            parts = by_parts(self, ragged, lambda key: _where_part(self, ragged, key, condition, other, pad))
+            return cast(Self, parts if out is None else _written("where", parts, out, update_batch_size))
         td: Any = self._solid()
         if isinstance(other, Node):
             other = other._solid()

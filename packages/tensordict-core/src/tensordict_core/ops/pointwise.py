@@ -19,7 +19,17 @@ from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.ops.factories.methods import binary, of_columns, scaled, unary
-from tensordict_core.ops.factories.operands import batch_operand, broadcast_how, grown, match, over_batch_size, spread
+from tensordict_core.ops.factories.operands import (
+    batch_operand,
+    broadcast_how,
+    by_parts,
+    grown,
+    holds_ragged,
+    match,
+    over_batch_size,
+    ragged_entries,
+    spread,
+)
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import Operand
@@ -262,6 +272,12 @@ class Pointwise(Node):
             inner = at - (at > td.stack_dim)
             stacked: Self = td._restacked([element.softmax(inner, dtype) for element in td.tensordicts])
             return stacked
+        if td._is_lazy_stack and (own := td._inmost()._exclusive_keys()):
+            raise errors.exclusive_keys("softmax along the stack dimension", own)
+        if apart := ragged_entries(td):
+            rest: Any = td.exclude(*apart)
+            parts: Self = by_parts(td, apart, lambda key: (rest if key is None else td._get(key)).softmax(at, dtype))
+            return parts
         td = self._solid()
         softmax = torch.softmax
         result: Self = td._rebuild(iter([softmax(leaf, at, dtype) for leaf in td._leaves()]), UNLOCKED)
@@ -426,11 +442,19 @@ def _reflected(td: Td, name: str, function: Any, other: Any) -> Td:
 
 
 def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
+    own = td._meta.batch_size
     td = spread(spread(td, other1), other2)
+    if td._meta.batch_size != own:  # a ragged stack, which was expanded: its operands are matched element by element
+        other1, other2 = _expanded_as(td, other1), _expanded_as(td, other2)
     leaves = td._leaves()
     operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
     how = _widest(td, broadcast_how(td, other1, SAME), broadcast_how(td, other2, SAME))
     return td._rebuild(iter(of_columns(name, leaf, [leaves, *operands], kwargs)), how)
+
+
+def _expanded_as(td: Any, other: Any) -> Any:
+    is_stack = isinstance(other, Node) and not isinstance(other, Tensor) and holds_ragged(other)
+    return other.expand(td._meta.batch_size) if is_stack else other
 
 
 def _widest(td: Node, one: How, other: How) -> How:

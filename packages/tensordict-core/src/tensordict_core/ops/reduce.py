@@ -267,9 +267,10 @@ def _with_indices(td: Any, name: str, function: Any, dim: Dim, keepdim: bool, ho
 
 def _one(name: str, dims: Any) -> int:
     """Return the single dimension of a kernel's argument, or raise."""
+    if dims is None or len(as_tuple(dims)) != 1:
+        got = () if dims is None else dims
+        raise TypeError(f"{name} with indices takes one dim, got {got}; use amax or amin for several")
     dims = as_tuple(dims)
-    if len(dims) != 1:
-        raise TypeError(f"{name} with indices takes one dim, got {dims}; use amax or amin for several")
     return int(dims[0])
 
 

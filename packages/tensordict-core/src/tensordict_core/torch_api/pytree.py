@@ -251,6 +251,8 @@ class _Unflattening:
             or stack_dim >= len(size)
             or not size[stack_dim]
             or not all(isinstance(leaf, Tensor) for leaf in result._leaves())
+            # vmap maps an unbatched tensor without a change of shape
+            or any(len(node._meta.batch_size) < len(size) for node in result._nodes())
         ):
             return result
         elements = list(result.unbind(stack_dim))

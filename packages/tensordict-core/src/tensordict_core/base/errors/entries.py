@@ -68,9 +68,9 @@ def bad_key(key: Any, rule: str = "") -> NotAKeyError:
     )
 
 
-def empty_key() -> KeyError:
+def empty_key() -> NotAKeyError:
     """Report that the key is an empty tuple."""
-    return KeyError("Only NestedKeys are supported, and the empty tuple is not a key; name at least one level")
+    return NotAKeyError("Only NestedKeys are supported, and the empty tuple is not a key; name at least one level")
 
 
 def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
@@ -78,6 +78,14 @@ def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
     return KeyThroughLeafError(
         f"{key[0] if len(key) == 1 else key!r} is a {type(value).__name__}, not a tensordict, and has no entries; "
         "delete that entry or use another key"
+    )
+
+
+def unbatched_at(path: Any) -> RuntimeError:
+    """Report that an unbatched tensor is written at an index."""
+    return RuntimeError(
+        f"key {path[0] if len(path) == 1 else path!r} is an unbatched tensor, which has no batch dimensions and is not "
+        "written at an index; write to its .tensor, or replace it with set()"
     )
 
 

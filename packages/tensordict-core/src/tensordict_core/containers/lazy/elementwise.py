@@ -6,12 +6,14 @@ The result is a lazy stack of the results of the elements; no entries are stacke
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.entry import to_entry
 from tensordict_core.base.meta import names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
@@ -110,25 +112,36 @@ class LazyElementwise(TensorDictBase, abstract=True):
         results = [td.select(*keys, inplace=inplace, strict=strict) for td in self.tensordicts]
         return self._joined(results) if results else self
 
-    def split_keys(self: Any, *key_sets: Any, inplace: bool = False, **kwargs: Any) -> Any:
+    def split_keys(self: Any, *key_sets: Any, inplace: bool = False, default: Any = ..., **kwargs: Any) -> Any:
         """Return one lazy stack per set of keys, and one of the remaining entries."""
         tds = self.tensordicts
         if not tds:
-            return super().split_keys(*key_sets, inplace=inplace, **kwargs)
+            return super().split_keys(*key_sets, inplace=inplace, default=default, **kwargs)
         key_sets = tuple(self._as_key_sets(key_sets))  # for all elements alike
-        return self._joined([td.split_keys(*key_sets, inplace=inplace, **kwargs) for td in tds])
+        defaults = self._parts_of_default(default, (key for key_set in key_sets for key in key_set))
+        columns = zip(tds, defaults, strict=True)
+        return self._joined([td.split_keys(*key_sets, inplace=inplace, default=part, **kwargs) for td, part in columns])
+
+    def _parts_of_default(self: Any, default: Any, keys: Iterable[Any]) -> Sequence[Any]:
+        """Return the default value of each element for missing entries; a tensor has the batch size of the stack."""
+        if isinstance(default, Tensor):
+            for key in keys:
+                if key not in self:
+                    return cast(Sequence[Any], to_entry(self._meta, key, default).unbind(self._stack_dim))
+        return [default] * len(self.tensordicts)
 
     def separates(self: Any, *keys: Any, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Any:
         """Remove the entries under some keys from the elements and return them in a lazy stack."""
         tds = self.tensordicts
-        options: Any = {"default": default, "strict": strict, "filter_empty": filter_empty}
+        options: Any = {"strict": strict, "filter_empty": filter_empty}
         if not tds:
-            return super().separates(*keys, **options)
+            return super().separates(*keys, default=default, **options)
         if strict and default is ...:
             for key in keys:
                 if key not in self:
                     self._peek_entry(key)  # raises the error
-        return self._restacked([td.separates(*keys, **options) for td in tds])
+        columns = zip(tds, self._parts_of_default(default, keys), strict=True)
+        return self._restacked([td.separates(*keys, default=part, **options) for td, part in columns])
 
     def repeat(self: Any, *repeats: Any, inplace: bool = False) -> Any:
         """Return a lazy stack with the batch repeated along each batch dimension."""

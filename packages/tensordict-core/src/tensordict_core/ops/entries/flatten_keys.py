@@ -367,6 +367,9 @@ class KeyFlattening(Node):
             value = self.get(key, None)
             if value is None:
                 raise errors.missing_key(key, self._keys(), type(self).__name__)
+            if not isinstance(value, Tensor | Node):  # tensorclasses give values out
+                parent, name = self._find_parent(key)
+                value = parent._get(name)
             entries.append(value)
         combined = function(entries, dim)
         if keep_entries:

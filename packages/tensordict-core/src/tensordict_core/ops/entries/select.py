@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
+import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, names_or_none
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, names_or_none, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP
 
@@ -25,6 +26,23 @@ def _nodes_above(root: Any, keys: Iterable[NestedKey]) -> dict[tuple[str, ...], 
         for path, node in found.items()
         if isinstance(node, Node) and not (node._is_opaque or node._inmost()._is_lazy_stack)
     }
+
+
+def _has_entries(value: Any) -> TypeGuard[Node]:
+    return isinstance(value, Node) and not value._is_opaque
+
+
+def _nested_size(key: str, node: Any, size: torch.Size) -> torch.Size:
+    """Return the batch size of an empty nested node in a node of another batch size, with which it starts."""
+    own: torch.Size = node._meta.batch_size
+    if starts_with(own, size):
+        return own
+    if not starts_with(size, own):
+        raise RuntimeError(
+            f"empty(recurse=True) cannot give the batch size {list(size)} to the entry {key!r}, whose batch size "
+            f"{list(own)} does not start with it; leave recurse out"
+        )
+    return size
 
 
 class KeySelection(Node):
@@ -98,7 +116,7 @@ class KeySelection(Node):
         entries = {name: value for name, value in self._items() if name not in gone}
         for name, paths in below.items():
             value = entries.get(name)
-            if isinstance(value, Node) and not value._is_opaque:
+            if _has_entries(value):
                 entries[name] = value.exclude(*paths, inplace=inplace)
         if inplace and len(entries) == len(list(self._keys())):  # nothing to remove, which a locked node allows
             return self
@@ -220,7 +238,7 @@ class KeySelection(Node):
         """
         for name in list(self._keys()):
             value = self._get(name)
-            if isinstance(value, Node) and not value._is_opaque:
+            if _has_entries(value):
                 value.filter_empty_()
                 if value.is_empty():
                     self.del_(name)
@@ -267,8 +285,9 @@ class KeySelection(Node):
         entries = {}
         if recurse:
             for name, value in self._peek_items():
-                if isinstance(value, Node) and not value._is_opaque:
-                    entries[name] = value.empty(True, device=device)
+                if _has_entries(value):
+                    nested = None if batch_size is None else _nested_size(name, value, meta.batch_size)
+                    entries[name] = value.empty(True, batch_size=nested, device=device)
                     if names is not None and meta.names is not None:
                         rest = value._meta.names or (None,) * len(value._meta.batch_size)
                         entries[name]._put_names((*meta.names, *rest[len(meta.names) :]))

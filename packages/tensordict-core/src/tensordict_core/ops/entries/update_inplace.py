@@ -47,7 +47,10 @@ def as_paths(keys: Iterable[NestedKey] | None) -> list[tuple[str, ...]] | None:
         return [(keys,)]
     if not isinstance(keys, Iterable):
         raise TypeError(f"keys_to_update is a sequence of keys, got {keys!r}; wrap a single key in a list")
-    return [unravel_key_to_tuple(key) for key in keys]
+    paths = [unravel_key_to_tuple(key) for key in keys]
+    if () in paths:
+        raise errors.empty_key()
+    return paths
 
 
 def restricted(source: Any, chosen: list[tuple[str, ...]] | None) -> Any:

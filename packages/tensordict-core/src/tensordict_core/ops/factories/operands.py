@@ -8,6 +8,7 @@ one side lacks.
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,14 @@ from tensordict_core.base.registry.types import containers
 __all__ = [
     "batch_operand",
     "broadcast_how",
+    "by_parts",
     "complete",
     "grown",
+    "holds_ragged",
     "lined_up",
     "match",
     "over_batch_size",
+    "ragged_entries",
     "spread",
     "with_leaves_as",
     "without_last",
@@ -129,6 +133,8 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
         others = other.tensordicts if same_dim else other._unbind(td.stack_dim)
         pairs = [complete(mine, theirs, default) for mine, theirs in zip(td.tensordicts, others, strict=True)]
         return td._restacked([left for left, _ in pairs]), td._restacked([right for _, right in pairs])
+    if apart := dict.fromkeys((*ragged_entries(td), *ragged_entries(other))):
+        return _complete_apart(td, other, list(apart), default)
     other = other._solid()
     if default == "intersection":
         mine, theirs = _entry_keys(td), set(_entry_keys(other))
@@ -139,10 +145,35 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
     for side, keys, source in ((left, set(mine), other), (right, set(theirs), td)):
         for key in source._leaf_keys():
             if key not in keys:
-                leaf = source.get(key)
-                value = torch.as_tensor(default, device=leaf.device)
-                side.set(key, value.to(dtype_of_default(leaf, default)).expand(leaf.shape))
+                side.set(key, _default_like(source.get(key), default))
     return left, right
+
+
+def _default_like(leaf: Tensor, default: Any) -> Tensor:
+    value = torch.as_tensor(default, device=leaf.device)
+    return value.to(dtype_of_default(leaf, default)).expand(leaf.shape)
+
+
+def _complete_apart(td: Any, other: Any, apart: Sequence[str], default: Any) -> tuple[Any, Any]:
+    """Return both tensordicts with the same leaves; nested ragged stacks, without a dense form, are completed each."""
+    left, right = complete(td.exclude(*apart), other.exclude(*apart), default)
+    for key in apart:
+        mine, theirs = td._get(key), other._get(key)
+        if mine is not None and theirs is not None:
+            mine, theirs = complete(mine, theirs, default)
+        elif default == "intersection":
+            continue
+        else:
+            given = theirs if mine is None else mine
+            filled = given._rebuild(iter([_default_like(leaf, default) for leaf in given._leaves()]), UNLOCKED)
+            mine, theirs = (filled, theirs) if mine is None else (mine, filled)
+        left._set(key, mine)
+        right._set(key, theirs)
+    ordered = left.empty()
+    for key in dict.fromkeys((*td._keys(), *left._keys())):
+        if (value := left._get(key)) is not None:
+            ordered._set(key, value)
+    return ordered, right
 
 
 def dtype_of_default(leaf: Tensor, default: Any) -> torch.dtype:
@@ -206,7 +237,32 @@ def spread(td: Any, other: Any) -> Any:
     apart = is_node and td._is_lazy_stack and not (starts_with(size, theirs) or starts_with(theirs, size))
     if new == size and not apart:
         return td
-    return td.expand(new) if td._is_lazy_stack and td._is_ragged() else td._solid()
+    return td.expand(new) if holds_ragged(td) else td._solid()
+
+
+def holds_ragged(td: Any) -> bool:
+    """Return whether a tree is, or has, a lazy stack without a dense form: shapes or keys differ between elements."""
+    if td._is_lazy_stack:
+        return bool(td._inmost()._is_ragged())
+    return any(holds_ragged(node) for node in td._nodes() if not node._is_opaque)
+
+
+def ragged_entries(td: Any) -> list[str]:
+    """Return the keys of the nested nodes that hold lazy stacks without a dense form; none for a lazy stack itself."""
+    if td._is_lazy_stack:
+        return []
+    nodes = [(key, value) for key, value in td._items() if isinstance(value, Node) and not value._is_opaque]
+    return [key for key, value in nodes if holds_ragged(value)]
+
+
+def by_parts(td: Any, keys: Sequence[str], operation: Callable[[str | None], Any]) -> Any:
+    """Return the results of an operation on some nested nodes, given their keys, and on the rest, given ``None``."""
+    rest = operation(None)
+    results = {key: operation(key) for key in keys}
+    whole = rest.empty()
+    for key in dict.fromkeys((*td._keys(), *rest._keys())):
+        whole._set(key, results[key] if key in results else rest._get(key))
+    return whole.lock_() if rest._locked else whole
 
 
 def with_leaves_as(td: Any, other: Any) -> Any:

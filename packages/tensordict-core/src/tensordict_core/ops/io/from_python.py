@@ -18,7 +18,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.keys import NestedKey, unravel_key
-from tensordict_core.base.meta import as_batch_size
+from tensordict_core.base.meta import as_batch_size, as_device
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.registry.types import containers
@@ -210,7 +210,7 @@ def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
     tensor([1, 2])
     """
     check_options("from_any", options, BuildOptions)
-    device = options.get("device")
+    device = as_device(options.get("device"))
     if isinstance(obj, Tensor):
         return obj if device is None else obj.to(device)
     if not isinstance(obj, Node):
@@ -369,12 +369,20 @@ def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> Any:
         keys: The keys.
         value: Their value.
 
+    Raises:
+        KeyError: A key is the start of another one.
+
     >>> from tensordict_core import fromkeys
     >>> fromkeys(["a", ("b", "c")], 1)["b", "c"]
     tensor(1)
     """
     td = containers.dense()
     for key in keys:
+        held = td.get(key)
+        if isinstance(held, Node) and not held._is_opaque:
+            raise KeyError(
+                f"key {key!r} is already present in the tensordict, with entries of its own; give one of them"
+            )
         td.set(key, value)
     return td
 

@@ -120,7 +120,8 @@ class Conversion(Node):
                 if not retain_none and _is_none(value):
                     continue
                 held = value._plain_value()
-                out[key] = _rows(value, True, convert, True, False) if tolist_first else _leaf(held, convert)
+                in_rows = tolist_first and value._is_non_tensor
+                out[key] = _rows(value, True, convert, True, False) if in_rows else _leaf(held, convert)
             elif tolist_first and value._meta.batch_size:
                 out[key] = _rows(value, True, convert, True, False)
             else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
@@ -299,6 +300,8 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).broadcast_to([2, 3]).batch_size
         torch.Size([2, 3])
         """
+        if isinstance(shape, Tensor) and shape.ndim != 1:
+            raise TypeError(f"broadcast_to takes a shape as a sequence of integers, got {shape!r}; pass shape.tolist()")
         return self._expand_batch(tuple(shape), one_value=True)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
