@@ -104,3 +104,14 @@ def test_exact_values_of_ours_do_not_disturb_the_reference(tmp_path: Path) -> No
     assert torch.equal(td["a"], values(3)) and torch.equal(td["w"], wide["w"]) and "t" in td
     td = OURS.td.from_consolidated(tmp_path / "x")
     assert td["t"] == (1, b"x")
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize(("writer", "reader"), [(OURS, THEIRS), (THEIRS, OURS), (OURS, OURS)])
+def test_a_consolidated_file_keeps_the_device(writer, reader, device, tmp_path):
+    td = writer.td({"a": values(3), "n": writer.td({"b": values(3)}, [3], device=device)}, [3], device=device)
+    td.consolidate(tmp_path / "x")
+    opened = reader.td.from_consolidated(tmp_path / "x")
+    assert opened.device == td.device and opened["n"].device == td.device
+    writer.lazy(td, td).consolidate(tmp_path / "y")
+    assert reader.td.from_consolidated(tmp_path / "y").device == td.device

@@ -232,3 +232,11 @@ def test_compiled_in_one_graph():
     with params.to_module(layer):
         expected = layer(x)
     torch.testing.assert_close(compiled(x), expected)
+
+
+def test_the_state_of_parameters_has_joined_keys_whether_flatten_is_given_or_not():
+    params = TensorDictParams(TensorDict({"a": torch.ones(3), "n": {"x": torch.ones(2)}}))
+    assert list(params.state_dict()) == list(params.state_dict(flatten=True)) == ["a", "n.x"]
+    state = {"a": torch.zeros(3), "n.x": torch.zeros(2)}
+    assert not any(params.load_state_dict(state, from_flatten=True))
+    assert params["n", "x"].sum() == 0

@@ -317,6 +317,15 @@ def test_values_go_into_a_given_tensordict(saved):
         assert td["c"] is leaf and leaf.tolist() == [0, 1, 2] and td["d", "e f"].sum() == 3 and not td.is_memmap()
 
 
+def test_entries_that_a_given_tensordict_lacks_are_added(saved):
+    td = TensorDict({"c": torch.zeros(3)})
+    leaf = td["c"]
+    assert TensorDict.load_memmap(saved / "b", out=td) is td
+    assert td["c"] is leaf and leaf.tolist() == [0, 1, 2] and td["d", "e f"].sum() == 3
+    with pytest.raises(KeyError, match="locked"):
+        TensorDict.load_memmap(saved / "b", out=TensorDict({}, [3]).lock_())
+
+
 @pytest.mark.cuda
 def test_entries_go_to_another_device(saved):
     td = TensorDict.load_memmap(saved, device="cuda")

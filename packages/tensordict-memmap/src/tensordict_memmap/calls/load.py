@@ -57,7 +57,7 @@ def load_memmap(
             consolidated file; or a URL such as ``s3://bucket/run``, which is read into memory.
         device: The device to copy entries to; by default they are mapped. ``"meta"`` reads no data.
         non_blocking: Whether copies to ``device`` may be asynchronous.
-        out: A tensordict to write the values into, which is returned.
+        out: A tensordict to write the values into, which is returned; entries that it lacks are added.
         robust_key: Accepted for compatibility and ignored: file names are read as they were written.
         subpath: The nested key of a tensordict or tensor to load alone, as a tuple or with ``/`` between its names. The
             elements of lazy stacks have their numbers as names, ``"1/sub"`` for example.
@@ -140,9 +140,7 @@ def load_memmap(
         annotate(loaded, "keys", keys)
     if late is not None:
         loaded = loaded.to(late, non_blocking=non_blocking)
-    if out is not None:
-        return out.update_(loaded)
-    return loaded
+    return loaded if out is None else _write_into(out, loaded)
 
 
 def _open(path: str | os.PathLike[str], request: LoadRequest) -> Any:
@@ -192,7 +190,10 @@ def load_memmap_(
         from tensordict_memmap.distributed import calls  # imports torch.distributed
 
         return calls.load_into_ranks(td, prefix, allow_pickle=allow_pickle, verify=verify)
-    loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
+    return _write_into(td, load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify))
+
+
+def _write_into(td: Any, loaded: Any) -> Any:
     if td.is_locked:
         unknown = differences(plan(loaded), plan(td)).unexpected
         if unknown:

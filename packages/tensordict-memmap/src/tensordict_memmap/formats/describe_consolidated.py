@@ -144,7 +144,8 @@ class _Describer:
                 )
             return {**self.node(node.parts[WRAPPED]), "cls": node.class_string}
         names = list(node.names) if node.names is not None else [None] * len(node.batch_size)
-        about = {"device": None, "names": names, "batch_size": list(node.batch_size), "is_locked": False}
+        device = None if getattr(node.origin, "device", None) is None else "cpu"  # where the tensors of a file are
+        about = {"device": device, "names": names, "batch_size": list(node.batch_size), "is_locked": False}
         record = self.record("TensorDict", about)
         self.add(record, node.entries)
         return record

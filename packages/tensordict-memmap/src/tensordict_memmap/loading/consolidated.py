@@ -13,7 +13,7 @@ from tensordict_core.extension import annotate
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
-from tensordict_memmap.formats.consolidated import Exact, end_of_leaves, parse, parse_extra
+from tensordict_memmap.formats.consolidated import FIELDS, Exact, end_of_leaves, parse, parse_extra
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import build
 from tensordict_memmap.tensor.mapping import MODES, Mapping, check_mode
@@ -42,12 +42,19 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
         record, exact, mapping = _open(where, mode)
         schema = parse(record, exact, mapping.buffer, mapping.nbytes, where)
         try:
-            made = build(schema, attrgetter("source"))
+            made = build(schema, attrgetter("source"), device=torch.device("cpu") if _has_device(record) else None)
         except ValueError as error:
             error.add_note(f"while opening {where}")
             raise
     annotate(made, "consolidated", bytes_of(mapping))
     return made
+
+
+def _has_device(record: dict[str, Any]) -> bool:
+    """Return whether the saved tensordict had a device; a lazy stack has the one that its elements share."""
+    if "device" in record["cls_metadata"]:
+        return record["cls_metadata"]["device"] is not None
+    return bool(inner := [one for name, one in record.items() if name not in FIELDS]) and all(map(_has_device, inner))
 
 
 def bytes_of(mapping: Mapping) -> torch.Tensor:

@@ -346,8 +346,15 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     # modules ---------------------------------------------------------------------------------------------------------
 
-    state_dict = nn.Module.state_dict  # type: ignore[assignment]  # containers' method has other parameters
-    load_state_dict = nn.Module.load_state_dict  # type: ignore[assignment]  # as above
+    def state_dict(self, *args: Any, flatten: bool = True, **kwargs: Any) -> Any:
+        """Return the state as a module does, with joined keys, whatever ``flatten`` is."""
+        return nn.Module.state_dict(self, *args, **kwargs)
+
+    def load_state_dict(  # type: ignore[override]  # containers' method returns the container
+        self, state_dict: Any, *args: Any, from_flatten: bool = True, **kwargs: Any
+    ) -> Any:
+        """Load a state as a module does, whatever ``from_flatten`` is."""
+        return nn.Module.load_state_dict(self, state_dict, *args, **kwargs)
 
     def __hash__(self) -> int:  # in Python, so that Dynamo traces `parameters()`, which puts modules into a set
         return id(self)

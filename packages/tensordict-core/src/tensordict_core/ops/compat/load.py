@@ -38,7 +38,7 @@ class LoadStubs(Node):
                 into memory.
             device: The device to which entries are copied; by default they are mapped. ``"meta"`` reads no data.
             non_blocking: Whether copies to ``device`` may be asynchronous.
-            out: A tensordict into which the values are written.
+            out: A tensordict into which the values are written, in place; entries that it lacks are added.
             robust_key: Accepted for compatibility; file names are read as they were written.
             subpath: A nested key to load alone; for a leaf the result is a tensor, which the annotation does not show.
             mode: ``"r+"`` if writes to the tensors change the files, ``"r"`` or ``"c"`` if they are private to the
