@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import random
@@ -171,6 +172,17 @@ def test_a_rank_that_never_arrives_is_named_in_time(ranks, tmp_path, absent):
     finally:
         rounds._GRACE = grace
     assert max(one for one in times if one is not None) < 5 and version_of(path) == 0
+
+
+def test_a_time_limit_is_a_positive_number(ranks, tmp_path):
+    def work(rank):
+        for wrong, kind in ((0, ValueError), (-1.0, ValueError), (math.nan, ValueError), ("5", TypeError)):
+            with pytest.raises(kind, match="timeout="):
+                save_version(1, tmp_path / "x", 1, timeout=wrong)
+        save_version(1, tmp_path / "x", 1, timeout=5)
+
+    ranks.run(1, work)
+    assert version_of(tmp_path / "x") == 1
 
 
 def test_ranks_that_met_an_error_save_together_again(ranks, target):

@@ -12,7 +12,7 @@ from tensordict_memmap.distributed.errors import RankError, failure_of
 from tensordict_memmap.distributed.load import read_into, wanted_parts
 from tensordict_memmap.distributed.phases import gather, receive, scatter
 from tensordict_memmap.distributed.rounds import closed_on_error, join
-from tensordict_memmap.distributed.save import TIMEOUT, ShardedSave
+from tensordict_memmap.distributed.save import ShardedSave, seconds_of
 from tensordict_memmap.distributed.team import Team, team_of
 from tensordict_memmap.engine.future import end_pending, run_save
 from tensordict_memmap.loading.open import open_any
@@ -94,7 +94,7 @@ def gather_values(
     if error is not None:
         request["failure"] = failure_of(error)
     try:
-        with team.lock, closed_on_error(join(team, request, timeout or TIMEOUT, f"the save to {path}")) as link:
+        with team.lock, closed_on_error(join(team, request, seconds_of(timeout), f"the save to {path}")) as link:
             found = gather(link, lambda: value)
             if team.is_coordinator:
                 scatter(link)

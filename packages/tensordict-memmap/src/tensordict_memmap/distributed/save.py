@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -43,7 +44,7 @@ from tensordict_memmap.schema.node import plain
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
 
-__all__ = ["TIMEOUT", "ShardedSave", "make_files"]
+__all__ = ["TIMEOUT", "ShardedSave", "make_files", "seconds_of"]
 
 TIMEOUT = 1800.0
 """The default number of seconds to wait for another rank, that of torch's process groups."""
@@ -78,7 +79,7 @@ class ShardedSave:
         self.path = str(path) if is_remote(path) else os.path.abspath(path)
         self.options = options
         self.team = team
-        self.timeout = TIMEOUT if timeout is None else timeout
+        self.timeout = seconds_of(timeout)
         self.what = f"the save to {self.path}"
         self.error: Exception | None = None
         self.total = 0
@@ -380,6 +381,25 @@ def _make_file(layout: Layout, number: int, staged: str, key: Any, made: list[bo
 def _send_shares(link: Link, head: dict[str, Any], layout: Layout, assignment: Assignment) -> None:
     order, where = orjson.dumps(head), layout.dumps()
     scatter(link, [pack(order, where, share.dumps()) for share in assignment.shares])
+
+
+def seconds_of(timeout: float | None) -> float:
+    """Return the longest wait for another rank, in seconds; None is the default.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not a number of seconds that can pass.
+
+    >>> seconds_of(None), seconds_of(2)
+    (1800.0, 2.0)
+    """
+    if timeout is None:
+        return TIMEOUT
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout={timeout!r} is a {type(timeout).__name__}, and a time is a number of seconds")
+    if not 0 < timeout < threading.TIMEOUT_MAX:
+        raise ValueError(f"timeout={timeout!r} is not a number of seconds to wait; pass a positive one, such as 60")
+    return float(timeout)
 
 
 def _check_options(path: str, options: SaveOptions) -> None:
