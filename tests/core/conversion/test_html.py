@@ -68,6 +68,23 @@ def test_keys_and_values_are_only_ever_text(key):
     assert key in Balanced(html).cells and f"str {key!r}" in Balanced(html).cells
 
 
+def test_a_value_whose_repr_raises_hides_no_other_entry():
+    class Broken:
+        def __repr__(self):
+            raise RuntimeError("no repr")
+
+    page = TensorDict({"broken": Broken(), "x": torch.zeros(3)})._repr_html_()
+    assert "Broken whose repr raises RuntimeError" in page and "float32" in page
+
+
+def test_deeply_nested_tensordicts_can_be_printed():
+    td = TensorDict({"a": torch.zeros(1)})
+    for _ in range(170):
+        td = TensorDict({"n": td})
+    assert repr(td).count("n: TensorDict(") == 170
+    assert td._repr_html_().count("<details") == 171
+
+
 def test_nested_tables_are_unfolded_in_small_tensordicts():
     small = TensorDict({"a": {"b": torch.zeros(1)}})
     large = TensorDict({"a": {str(n): torch.zeros(1) for n in range(20)}})

@@ -113,7 +113,10 @@ class Representation(Node):
     def _repr_as(self, name: str) -> str:
         if current.printing["compact"]:
             return compact(self, name)
-        lines = [f"fields={in_braces(f'{key}: {self._describe(key)}' for key in ordered(self))}", *self._repr_meta()]
+        entries = []
+        for key in ordered(self):  # a generator would take more of the stack at each level of nesting
+            entries.append(f"{key}: {self._describe(key)}")
+        lines = [f"fields={in_braces(entries)}", *self._repr_meta()]
         return f"{name}(" + indented("\n" + ",\n".join(lines)) + ")"
 
     def _kind_in(self, parent: Any) -> str:
@@ -151,7 +154,8 @@ class Representation(Node):
 
     def _describe(self, key: str) -> str:
         """Return the printed form of one entry."""
-        return describe(self._get(key))
+        value = self._get(key)
+        return describe(value) if isinstance(value, Tensor) else repr(value)  # few calls for each level of nesting
 
     def _repr_meta(self) -> list[str]:
         """Return the lines after the entries."""

@@ -112,7 +112,11 @@ def _value(node: Any, key: str, entry: Any) -> str:
     if not (isinstance(entry, Node) and entry._is_non_tensor) or node._inmost()._is_lazy_stack:
         return str(node._describe(key))
     value = entry._entry_value()
-    return f"{'list' if isinstance(value, list) else type(value).__name__} {value!r}"
+    kind = "list" if isinstance(value, list) else type(value).__name__
+    try:
+        return f"{kind} {value!r}"
+    except Exception as error:  # one value must not hide the other entries
+        return f"{kind} whose repr raises {type(error).__name__}"
 
 
 def _bytes(node: Any, key: str, entry: Any) -> int:
