@@ -19,13 +19,28 @@ from tensordict_core.extension import Index
 __all__ = ["Range", "Selection", "Selector", "select"]
 
 Range = tuple[int, int]
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class _Head(NamedTuple):
+    """What a selection has of its index: everything but the dimensions behind those that the index consumes."""
+
+    box: list[Range]
+    dim: int
+    runs: list[Range]
+    total: int
+    residual: Any
+    covers: bool
+    ordered: bool
+
+
+_ALL = _Head([], 0, [], 0, None, True, True)
 
 
 class Selection:
     """The boxes of an array that an index needs, and the index of what they hold.
 
     Attributes:
-        box: The range of positions along each dimension; along ``dim``, that of all runs together.
         dim: The dimension that is cut into runs; 0 if there is one run.
         runs: The ranges of positions along ``dim``.
         count: The number of positions in all runs.
@@ -34,25 +49,25 @@ class Selection:
         ordered: Whether it does so in order, so that only the shape changes.
     """
 
-    __slots__ = ("box", "count", "covers", "dim", "ordered", "residual", "runs")
+    __slots__ = ("_array", "_leading", "count", "covers", "dim", "ordered", "residual", "runs")
 
-    def __init__(
-        self,
-        box: list[Range],
-        dim: int = 0,
-        runs: list[Range] | None = None,
-        count: int | None = None,
-        residual: Any = None,
-        covers: bool = True,
-        ordered: bool = True,
-    ) -> None:
-        self.box = box
-        self.dim = dim
-        self.runs = box[dim : dim + 1] if runs is None else runs
-        self.count = sum([stop - start for start, stop in self.runs]) if count is None else count
-        self.residual = residual
-        self.covers = covers
-        self.ordered = ordered
+    def __init__(self, head: _Head, array: Sequence[int]) -> None:
+        self._leading, self.dim, runs, self.count, self.residual, self.covers, self.ordered = head
+        self._array = array
+        if not self._leading and len(array):
+            runs, self.count = [(0, array[0])], array[0]
+        self.runs = runs
+
+    @property
+    def box(self) -> list[Range]:
+        """The range of positions along each dimension; along ``dim``, that of all runs together."""
+        return [*self._leading, *[(0, n) for n in self._array[len(self._leading) :]]]
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether the boxes hold all positions of every dimension but the first."""
+        sides = zip(self._leading[1:], self._array[1:], strict=False)
+        return not self.dim and all([side == (0, n) for side, n in sides])
 
     @property
     def shape(self) -> torch.Size:
@@ -72,19 +87,14 @@ class Selection:
 
     def part(self, values: Tensor) -> Tensor:
         """Return what the index selects from the values of the boxes side by side."""
-        return values if self.residual is None else values[self.residual]
-
-
-class _Head(NamedTuple):
-    """What a selection has of its index: everything but the dimensions behind those that the index consumes."""
-
-    box: list[Range]
-    dim: int
-    runs: list[Range] | None
-    total: int | None
-    residual: Any
-    covers: bool
-    ordered: bool
+        residual = self.residual
+        if residual is None:
+            return values
+        if len(residual) == 1 and isinstance(residual[0], Tensor):  # torch copies whole rows here, not each element
+            [places] = residual
+            rows = values.index_select(0, places.reshape(-1).to(values.device))
+            return rows if places.ndim == 1 else rows.view(*places.shape, *values.shape[1:])
+        return values[residual]
 
 
 class Selector:
@@ -94,32 +104,34 @@ class Selector:
         index: The index of the leading dimensions; ``None`` for all.
 
     >>> rows = Selector(Index(torch.tensor([7, 2, 3]), torch.Size([10])))
-    >>> rows.select([10, 4]).runs, rows.select([10, 4], gap=5).runs
+    >>> rows.select(torch.Size([10, 4])).runs, rows.select(torch.Size([10, 4]), gap=5).runs
     ([(2, 4), (7, 8)], [(2, 8)])
     """
 
-    __slots__ = ("_heads", "_order", "_sorted", "index")
+    __slots__ = ("_heads", "_order", "_positions", "_unique", "index")
 
     def __init__(self, index: Index | None) -> None:
         self.index = index
         self._heads: dict[Any, _Head] = {}
         self._order: tuple[int, list[Range]] | None = None
-        self._sorted: tuple[int, Any, Any] | None = None
+        self._positions: tuple[int, _Numbers, int, int] | None = None
+        self._unique: tuple[_Numbers, _Numbers] | None = None
 
-    def select(self, shape: Sequence[int], gap: int = 0) -> Selection:
+    def select(self, shape: torch.Size, gap: int = 0) -> Selection:
         """Return the selection in an array of a shape; runs with no more positions between them than ``gap`` are one.
 
         Raises:
             IndexError: A position is out of range.
         """
-        if self.index is None:
-            return Selection([(0, n) for n in shape])
-        dims = self.index.dims
-        leading = tuple(shape[:dims])
-        head = self._heads.get((leading, 0 if self.index.gives_views else gap))
+        index = self.index
+        if index is None:
+            return Selection(_ALL, shape)
+        leading = shape[: index.dims]
+        key = (leading, 0 if index.gives_views else gap)
+        head = self._heads.get(key)
         if head is None:
-            head = self._heads[leading, 0 if self.index.gives_views else gap] = self._head(self.index, leading, gap)
-        return Selection([*head.box, *[(0, n) for n in shape[len(head.box) :]]], *head[1:])
+            head = self._heads[key] = self._head(index, leading, gap)
+        return Selection(head, shape)
 
     def in_order(self, shape: Sequence[int]) -> list[Range] | None:
         """Return the runs of rows of an index of row numbers, in its order and as often; ``None`` of another index.
@@ -134,13 +146,14 @@ class Selector:
             [part] = index.parts
             if not isinstance(part, Tensor) or part.ndim != 1:
                 return None
-            self._order = (shape[0], _runs(_positions(part, shape[0], 0), 0, 1))
+            self._order = (shape[0], _runs(_positions(part, shape[0], 0)[0], 0)[1])
         return self._order[1]
 
-    def _head(self, index: Index, shape: tuple[int, ...], gap: int) -> _Head:
+    def _head(self, index: Index, shape: torch.Size, gap: int) -> _Head:
         box: list[Range] = []
         residual: list[Any] = []
-        dim, runs, exact = 0, None, True
+        dim, exact = 0, True
+        runs: list[Range] = []
         first: Tensor | None = None
         for part in index.parts:
             if part is None or isinstance(part, bool):
@@ -157,36 +170,44 @@ class Selector:
                 exact = exact and (step == 1 or count <= 1)
             elif isinstance(part, Tensor) and first is None:
                 first, dim = part, len(box)
-                unique, places = self._unique(part, n, dim)
-                runs = _runs(unique, gap)
-                exact = exact and unique.size == part.numel() and part.ndim == 1
-                exact = exact and sum([stop - start for start, stop in runs]) == unique.size
-                residual.append(_places(unique, places, runs).reshape(part.shape))
-                box.append((int(unique[0]), int(unique[-1]) + 1) if unique.size else (0, 0))
+                runs, places, covers = self._divided(part, n, dim, gap)
+                exact = exact and covers and part.ndim == 1
+                residual.append(torch.from_numpy(places).reshape(part.shape))
+                box.append((runs[0][0], runs[-1][1]))
             elif isinstance(part, Tensor):
                 exact = False
-                numbers = _positions(part, n, len(box))
-                low, high = (int(numbers.min()), int(numbers.max()) + 1) if numbers.size else (0, 0)
+                numbers, low, high = _positions(part, n, len(box))
                 residual.append(torch.from_numpy(numbers - low).reshape(part.shape))
                 box.append((low, high))
             else:
                 position = int(part) + n if part < 0 else int(part)
                 box.append((position, position + 1))
                 residual.append(0)
+        if first is None:
+            runs = box[:1]
         ordered = exact and (first is None or (len(index.parts) == 1 and bool((residual[0].diff() == 1).all())))
-        total = None if runs is None else sum([stop - start for start, stop in runs])
+        count = sum([stop - start for start, stop in runs])
         if ordered and first is not None:
-            return _Head(box, dim, runs or [(0, 0)], total, None, True, True)  # sorted rows are what the boxes hold
-        return _Head(box, dim, runs, total, tuple(residual), exact, ordered)
+            return _Head(box, dim, runs, count, None, True, True)  # sorted rows are what the boxes hold
+        return _Head(box, dim, runs, count, tuple(residual), exact, ordered)
 
-    def _unique(self, part: Tensor, n: int, dim: int) -> tuple[Any, Any]:
-        """Return the positions of a tensor, sorted and each once, and where each of the tensor is among them."""
-        if self._sorted is None or self._sorted[0] != n:
-            self._sorted = (n, *np.unique(_positions(part, n, dim), return_inverse=True))
-        return self._sorted[1:]
+    def _divided(self, part: Tensor, n: int, dim: int, gap: int) -> tuple[list[Range], _Numbers, bool]:
+        """Return the runs of a tensor, where each position lies in them side by side, and whether each does once."""
+        if self._positions is None or self._positions[0] != n:
+            self._positions, self._unique = (n, *_positions(part, n, dim)), None
+        _, numbers, low, high = self._positions
+        if numbers.size < high - low <= gap + 2:  # (sorting finds one run, too, and some positions that are not there)
+            return [(low, high)], numbers - low, False
+        if self._unique is None:
+            self._unique = np.unique(numbers, return_inverse=True)
+        unique, places = self._unique
+        skipped, runs = _runs(unique, gap)
+        within = unique - low
+        within[1:] -= skipped.cumsum()
+        return runs, within[places], unique.size == numbers.size == sum([stop - start for start, stop in runs])
 
 
-def select(index: Index | None, shape: Sequence[int], gap: int = 0) -> Selection:
+def select(index: Index | None, shape: torch.Size, gap: int = 0) -> Selection:
     """Return the selection of an index in an array.
 
     Args:
@@ -194,43 +215,43 @@ def select(index: Index | None, shape: Sequence[int], gap: int = 0) -> Selection
         shape: The shape of the array.
         gap: Runs with no more positions between them are read as one.
 
-    >>> one = select(Index(torch.tensor([7, 2, 3]), torch.Size([10])), [10, 4])
+    >>> one = select(Index(torch.tensor([7, 2, 3]), torch.Size([10])), torch.Size([10, 4]))
     >>> one.runs, one.residual[0].tolist(), one.shape
     ([(2, 4), (7, 8)], [2, 0, 1], torch.Size([3, 4]))
     """
     return Selector(index).select(shape, gap)
 
 
-def _positions(part: Tensor, n: int, dim: int) -> np.ndarray[Any, Any]:
-    """Return the positions in a tensor, counted from the start.
+def _positions(part: Tensor, n: int, dim: int) -> tuple[_Numbers, int, int]:
+    """Return the positions in a tensor, counted from the start, the lowest of them, and the one after the highest.
 
     Raises:
         IndexError: A position is out of range.
     """
-    numbers = np.asarray(part.reshape(-1).cpu())
-    if numbers.size and (numbers.min() < -n or numbers.max() >= n):
-        wrong = int(numbers.min()) if numbers.min() < -n else int(numbers.max())
-        raise IndexError(f"index {wrong} is out of range for dimension {dim} of size {n}; use {-n} to {n - 1}")
-    return np.where(numbers < 0, numbers + n, numbers)
+    numbers = np.asarray(part.reshape(-1).cpu()).astype(np.int64, copy=False)
+    if not numbers.size:
+        return numbers, 0, 0
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < -n or high >= n:
+        raise IndexError(
+            f"index {low if low < -n else high} is out of range for dimension {dim} of size {n}; use {-n} to {n - 1}"
+        )
+    if low < 0:
+        numbers = np.where(numbers < 0, numbers + n, numbers)
+        low, high = int(numbers.min()), int(numbers.max())
+    return numbers, low, high + 1
 
 
-def _runs(positions: np.ndarray[Any, Any], gap: int, least: int = 0) -> list[Range]:
-    """Return the ranges that hold positions, one behind the other.
+def _runs(positions: _Numbers, gap: int) -> tuple[_Numbers, list[Range]]:
+    """Return how many positions are left out before each but the first, and the ranges that hold the positions.
 
-    A position that is at least ``least`` and at most ``gap`` + 1 above the one before shares its range.
+    A position that is at most ``gap`` + 1 above the one before shares its range.
     """
     if not positions.size:
-        return [(0, 0)]
+        return positions, [(0, 0)]
     steps = np.diff(positions)
-    cuts = np.flatnonzero((steps > gap + 1) | (steps < least)) + 1
-    starts = positions[np.concatenate(([0], cuts))]
-    stops = positions[np.concatenate((cuts, [positions.size])) - 1] + 1
-    return list(zip(starts.tolist(), stops.tolist(), strict=True))
-
-
-def _places(unique: np.ndarray[Any, Any], places: np.ndarray[Any, Any], runs: list[Range]) -> Tensor:
-    """Return where each position lies in the runs side by side."""
-    starts = np.array([start for start, _ in runs])
-    offsets = np.concatenate(([0], np.cumsum([stop - start for start, stop in runs])[:-1]))
-    run = np.searchsorted(starts, unique, side="right") - 1
-    return torch.from_numpy((unique - starts[run] + offsets[run])[places].astype(np.int64))
+    cuts = (steps > gap + 1) | (steps < 1)
+    before = np.flatnonzero(cuts)
+    starts = [int(positions[0]), *positions[before + 1].tolist()]
+    stops = [*(positions[before] + 1).tolist(), int(positions[-1]) + 1]
+    return np.where(cuts, steps - 1, 0), list(zip(starts, stops, strict=True))

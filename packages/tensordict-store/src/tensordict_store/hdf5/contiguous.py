@@ -7,7 +7,6 @@ that HDF5 would return. A selection of whole rows is one read per run; reads pas
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,19 @@ from tensordict_store.arrays.selection import Selection
 __all__ = ["read_rows"]
 
 
-def read_rows(handle: Any, offset: int, shape: Sequence[int], selection: Selection, out: np.ndarray[Any, Any]) -> bool:
+def read_rows(handle: Any, offset: int, selection: Selection, out: np.ndarray[Any, Any]) -> bool:
     """Read runs of whole rows into an array; return whether the selection has that form.
 
     Args:
         handle: The file of h5py.
         offset: Where the dataset starts in the file.
-        shape: The shape of the dataset.
         selection: The runs.
         out: An array of the shape of the selection, with the byte order of the dataset.
 
     Raises:
         OSError: The file ends before the rows do.
     """
-    if (
-        selection.dim
-        or handle.driver != "sec2"
-        or any(size != (0, n) for size, n in zip(selection.box[1:], shape[1:], strict=True))
-    ):
+    if handle.driver != "sec2" or not selection.whole_rows:
         return False
     number = handle.id.get_vfd_handle()
     buffer = out.reshape(-1).view(np.uint8).data

@@ -83,7 +83,7 @@ class H5Array(Array):
         if not out.numel():
             return out
         array = as_bits(out).numpy()
-        if self._offset is None or not read_rows(self.file.handle, self._offset, self.shape, selection, array):
+        if self._offset is None or not read_rows(self.file.handle, self._offset, selection, array):
             self._read_boxes(selection, array)
         return out
 

@@ -26,7 +26,7 @@ class Request:
         reads: The command that reads them.
     """
 
-    __slots__ = ("_count", "_index", "_key", "_record", "_runs", "_selection", "reads")
+    __slots__ = ("_count", "_index", "_key", "_record", "_selection", "reads")
 
     def __init__(self, key: str, name: str, record: Record, rows: Selector) -> None:
         shape, row = record.shape, record.row
@@ -39,10 +39,16 @@ class Request:
             )
         selection = rows.select(shape, _GAP // row if row else 0)
         self._key, self._record, self._index, self._selection = key, record, index, selection
-        self._runs = [(0, 1)] if not shape else selection.runs if not selection.dim else selection.box[:1]
-        count = self._count = selection.count if shape and not selection.dim else sum([b - a for a, b in self._runs])
-        whole = row * count == record.nbytes
-        self.reads = Reads(name, None if whole else self._runs if row and count else [], row, row * count)
+        if not shape:
+            runs, count = [(0, 1)], 1
+        elif selection.dim:  # runs of positions in rows, of which whole rows are read
+            runs = selection.box[:1]
+            count = runs[0][1] - runs[0][0]
+        else:
+            runs, count = selection.runs, selection.count
+        size = row * count
+        self._count = count
+        self.reads = Reads(name, None if size == record.nbytes else runs if size else [], row, size)
 
     @property
     def start(self) -> int:
@@ -66,7 +72,7 @@ class Request:
         selection, record, index = self._selection, self._record, self._index
         shape = record.shape
         assert shape is not None and record.dtype is not None
-        if selection.ordered and all([side == (0, n) for side, n in zip(selection.box[1:], shape[1:], strict=True)]):
+        if selection.ordered and selection.whole_rows:
             flat = tensor_of(self._key, content, self.reads.size, record.dtype)
             return flat.view(shape if index is None else index.part_of(shape))
         rows = self.rows(content)

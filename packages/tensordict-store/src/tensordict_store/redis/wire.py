@@ -125,7 +125,7 @@ class Wire:
             made = socket.create_connection((options["host"], options["port"]), timeout)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.settimeout(options.get("socket_timeout"))
-        self._socket, self._reader, self._pid = made, made.makefile("rb", 1 << 18), os.getpid()
+        self._socket, self._reader, self._pid = made, made.makefile("rb", 1 << 14), os.getpid()
         greeting: list[Command] = []
         if options.get("password"):
             user = options.get("username")
@@ -163,22 +163,26 @@ class Wire:
     def _rows(self, command: Reads) -> Any:
         """Return the bytes of rows: an array that a tensor may take over, unless the server sends another number."""
         sizes = command.sizes()
-        out, place = None, 0
+        readline, readinto = self._reader.readline, self._reader.readinto
+        out, place, last, head = None, 0, -1, b""
         view = memoryview(b"")
         for number, size in enumerate(sizes, 1):
-            line = self._reader.readline()
-            if line != b"$%d\r\n" % size:
+            if size != last:
+                last, head = size, b"$%d\r\n" % size
+            line = readline()
+            if line != head:
                 replies = [self._reply(line), *(self._reply() for _ in sizes[number:])]
                 for reply in replies:
                     if not isinstance(reply, bytes | bytearray):  # an error, or a value that is gone
                         return reply
                 return b"".join([bytes(view[:place]), *replies])
             if out is None:  # (not before the server says so: the size is what the metadata of the entry say)
-                out = np.empty(command.size, np.uint8)
+                out = np.empty(command.size + 2, np.uint8)
                 view = out.data
-            self._read_into(view[place : place + size])
+            if readinto(view[place : place + size + 2]) != size + 2:  # the next rows lie where the end of line is
+                raise ConnectionResetError("the server closed the connection")
             place += size
-        return b"" if out is None else out
+        return b"" if out is None else out[:-2]
 
     def _line(self) -> bytes:
         line: bytes = self._reader.readline()
@@ -276,8 +280,11 @@ def _packed_reads(command: Reads) -> bytes:
         return b"*2\r\n$3\r\nGET\r\n" + name
     head = f"*4\r\n$8\r\nGETRANGE\r\n{name.decode()}$"
     row = command.row
-    ends = [(str(start * row), str(stop * row - 1)) for start, stop in command.runs]
-    return "".join([f"{head}{len(a)}\r\n{a}\r\n${len(b)}\r\n{b}\r\n" for a, b in ends]).encode()
+    out = []
+    for start, stop in command.runs:
+        first, last = str(start * row), str(stop * row - 1)
+        out.append(f"{head}{len(first)}\r\n{first}\r\n${len(last)}\r\n{last}\r\n")
+    return "".join(out).encode()
 
 
 def _pack_writes(command: Writes, out: list[Any]) -> None:

@@ -39,8 +39,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
             writes += _whole_rows(tree.data((*node._path, key)), record, order, value)
             continue
         selection = rows.select(record.shape)
-        rest = zip(selection.box[1:], record.shape[1:], strict=True)
-        if not selection.dim and selection.covers and all([side == (0, n) for side, n in rest]):
+        if selection.covers and selection.whole_rows:
             if not selection.ordered:
                 boxes = torch.empty(selection.shape, dtype=value.dtype, device="cpu")
                 boxes[selection.residual] = value.to("cpu")
