@@ -15,7 +15,7 @@ from tensordict_store.redis.layout import Record, gone
 
 __all__ = ["Request", "as_bytes", "tensor_of"]
 
-_GAP = 4096
+_GAP = 1024
 """A gap of at most this many bytes between two ranges is read with them, which costs no more than a second command."""
 
 
