@@ -1,6 +1,17 @@
-// Order of search results: guides, tutorials and how-to pages stand before the pages of the reference, and of these
-// the ones whose titles share a stem with the query: "save" finds "Saving and loading" before pages that mention saves.
+// Order of search results: guides, tutorials and how-to pages stand before pages about the project, and these before
+// the pages of the reference. Of the guides, those come first whose titles share a stem with the query ("save" finds
+// "Saving and loading"), and those that `EXPLAINS` names for a word that no title has.
 // A result is [docname, title, anchor, description, score, filename, kind].
+const ABOUT = new Set(["architecture", "benchmarks", "changelog", "citing", "contributing", "dashboard", "differences", "releasing"]);
+const EXPLAINS = {
+  convert: "command-line",
+  crash: "saving",
+  memmap: "saving",
+  s3: "remote-datasets",
+  safetensors: "saving",
+  tensordict: "getting-started",
+  to_module: "parameters",
+};
 var Scorer = {
   score: (result) => {
     const [docname, title, , , score] = result;
@@ -9,7 +20,8 @@ var Scorer = {
     const words = title.toLowerCase().split(/\W+/);
     const alike = (one, other) => one.length > 2 && other.startsWith(one.slice(0, Math.max(3, one.length - 2)));
     const place = words.findIndex((word) => asked.some((one) => alike(one, word)));
-    return score + 10 + (place < 0 ? 0 : place === 0 ? 15 : 10);
+    const explains = asked.some((one) => Object.hasOwn(EXPLAINS, one) && EXPLAINS[one] === docname);
+    return score + (ABOUT.has(docname) ? 2 : 10) + (place < 0 ? 0 : place === 0 ? 15 : 10) + (explains ? 30 : 0);
   },
   objNameMatch: 11,
   objPartialMatch: 6,
