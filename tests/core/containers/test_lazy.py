@@ -355,3 +355,10 @@ def test_a_name_of_a_nested_dimension_is_not_given_twice():
         td.names = ["c", "d"]
     with pytest.raises(ValueError, match="'d'"):
         td[0].names = ["d"]
+
+
+@pytest.mark.parametrize("make", [lambda td: lazy_stack([td, td]), lambda td: td._get_sub_tensordict(0)])
+def test_programs_set_attributes_of_their_own(make):
+    td = make(TensorDict({"a": torch.ones(2)}, [2]))
+    td.origin = "worker"
+    assert td.origin == "worker" and not hasattr(td.clone(), "origin")

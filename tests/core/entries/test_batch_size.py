@@ -177,3 +177,11 @@ def test_values_that_are_no_tensors_follow_an_advanced_index() -> None:
     assert td[torch.tensor([[2, 0], [1, 1]])]["s"] == [["r", "p"], ["q", "q"]]
     assert isinstance(td[torch.tensor([2, 0])].get("t"), NonTensorData)
     assert isinstance(lazy_stack(list(td.unbind(0)))[[2, 0]], LazyStackedTensorDict)
+
+
+def test_the_shape_is_set_as_the_batch_size():
+    td = TensorDict({"a": torch.ones(3, 4)})
+    td.shape = [3]
+    assert td.batch_size == (3,)
+    with pytest.raises(RuntimeError, match="batch"):
+        td.shape = [5]

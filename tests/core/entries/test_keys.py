@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from tensordict_core import NestedKey, unravel_key
+from tensordict_core import NestedKey, TensorDict, lazy_stack, unravel_key
 
 
 class Name(str):
@@ -28,3 +28,16 @@ def test_it_stands_in_annotations():
     def find(key: NestedKey | None, keys: list[NestedKey]) -> None: ...
 
     assert get_type_hints(find)["key"] == NestedKey | None
+
+
+def test_keys_compare_as_sets_do():
+    keys = TensorDict({"a": 1, "b": {"c": 2}}).keys(True, True)
+    assert keys <= {"a", ("b", "c")} and keys >= {"a"} and keys < {"a", ("b", "c"), "d"} and keys > {"a"}
+    assert {"a"} <= keys and not {"a", "d"} <= keys and not keys < keys
+
+
+def test_entries_are_added_to_a_lazy_stack_while_its_keys_are_iterated():
+    td = lazy_stack([TensorDict({"a": 1, "b": 2}), TensorDict({"a": 3, "b": 4})])
+    for key in td.keys():  # noqa: SIM118 (iterating a tensordict gives its rows)
+        td["new_" + key] = td[key]
+    assert td.sorted_keys == ["a", "b", "new_a", "new_b"]

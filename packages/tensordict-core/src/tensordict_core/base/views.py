@@ -151,7 +151,7 @@ class Lookup(Mapping[str, Any]):
         return value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._node._keys())
+        return iter(list(self._node._keys()))  # adding an entry must not end a loop over the keys
 
     def __len__(self) -> int:
         return len(list(self._node._keys()))
@@ -188,6 +188,18 @@ class KeysView(_View):
 
     def __eq__(self, other: object) -> bool:
         return set(self) == set(other) if hasattr(other, "__iter__") else NotImplemented
+
+    def __le__(self, other: Any) -> bool:
+        return set(self) <= set(other)
+
+    def __lt__(self, other: Any) -> bool:
+        return set(self) < set(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return set(self) >= set(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return set(self) > set(other)
 
     def __and__(self, other: Any) -> set[Any]:
         return set(self) & set(other)

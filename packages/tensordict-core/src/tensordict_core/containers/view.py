@@ -42,7 +42,7 @@ class SubTensorDict(CustomContainer):
     tensor([0., 1., 0.])
     """
 
-    __slots__ = ("_annotations", "_holders", "_last_exit", "_meta", "_parent", "_part")
+    __slots__ = ("__dict__", "_annotations", "_holders", "_last_exit", "_meta", "_parent", "_part")
 
     _makes_entries = True
     _locks_with_parent = True

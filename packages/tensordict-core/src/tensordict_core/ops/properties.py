@@ -74,6 +74,10 @@ class Properties(Node):
         """
         return self._meta.batch_size
 
+    @shape.setter
+    def shape(self, size: Sequence[int]) -> None:
+        self.batch_size = size
+
     @property
     def batch_dims(self) -> int:
         """The number of batch dimensions.

@@ -59,6 +59,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     """
 
     __slots__ = (
+        "__dict__",
         "_annotations",
         "_holders",
         "_last_exit",
