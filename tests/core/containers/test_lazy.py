@@ -362,3 +362,21 @@ def test_programs_set_attributes_of_their_own(make):
     td = make(TensorDict({"a": torch.ones(2)}, [2]))
     td.origin = "worker"
     assert td.origin == "worker" and not hasattr(td.clone(), "origin")
+
+
+def test_an_element_that_is_stacked_twice_changes_once():
+    td = lazy_stack([TensorDict({"a": 1, "b": {"c": 2}})] * 2)
+    assert td.rename_key_("a", ("b", "a")).sorted_keys == ["b"]
+    assert td.separates(("b", "a"))["b", "a"].tolist() == [1, 1]
+    moved, rest = td.split_keys([("b", "c")], inplace=True)
+    assert moved["b", "c"].tolist() == [2, 2] and rest is td and td.is_empty()
+
+
+@pytest.mark.parametrize(("part", "expected"), [(0, [1, 0, 0]), (slice(0, 2), [1, 1, 0])])
+def test_a_new_entry_of_a_view_of_a_lazy_stack_is_in_all_elements(part, expected):
+    td = lazy_stack([TensorDict({"a": row}) for row in range(3)])
+    view = td._get_sub_tensordict(part)
+    view["new"] = torch.ones(view.batch_size)
+    view["n", "new"] = torch.ones(view.batch_size)
+    assert (view["new"] == 1).all() and (view["n", "new"] == 1).all()
+    assert td["new"].tolist() == td["n", "new"].tolist() == expected

@@ -178,3 +178,13 @@ def test_values_of_unknown_classes_need_trust(tmp_path):
     torch.save(TensorDict({"value": Unknown()}), tmp_path / "td.pt")
     with pytest.raises(pickle.UnpicklingError, match="Unknown"):
         torch.load(tmp_path / "td.pt", weights_only=True)
+
+
+def test_a_deep_copy_clones_tensors_of_a_graph():
+    leaf = torch.ones(3, requires_grad=True)
+    td = TensorDict({"leaf": leaf, "n": {"double": leaf * 2}})
+    td["again"] = td["n", "double"]
+    new = copy.deepcopy(td)
+    assert new["leaf"].is_leaf and new["leaf"] is not leaf and new["again"] is new["n", "double"]
+    new["again"].sum().backward()
+    assert leaf.grad.tolist() == [2, 2, 2]

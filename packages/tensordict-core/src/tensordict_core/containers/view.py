@@ -140,13 +140,21 @@ class SubTensorDict(CustomContainer):
 
     def _set(self, key: str, value: Any) -> None:
         plan = WritePlan(adds=True)
-        self._parent._plan_entry(key, self._part, self._expanded(key, value), plan, ())
+        self._plan_part(key, self._expanded(key, value), plan, ())
         plan.run()
+
+    def _plan_part(self, key: str, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        """Plan to write an entry into the parent; a new one of a lazy stack is added to all elements."""
+        parent = self._parent
+        if parent._is_lazy_stack and -1 not in parent._meta.batch_size and not parent._has_anywhere(key):
+            parent._plan_new(key, self._part, value, plan, prefix)
+        else:
+            parent._plan_entry(key, self._part, value, plan, prefix)
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         value = super()._plan_set(key, item, plan, prefix)
         if value is not None:  # storing an entry of a view writes into the parent
-            self._parent._plan_entry(key, self._part, self._expanded(key, value, prefix), plan, prefix)
+            self._plan_part(key, self._expanded(key, value, prefix), plan, prefix)
 
     def _expanded(self, key: str, value: Any, prefix: tuple[str, ...] = ()) -> Any:
         """Return a valid entry in the shape of the leaf that it is written into, if that exists."""

@@ -6,7 +6,7 @@ The result is a lazy stack of the results of the elements; no entries are stacke
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -45,9 +45,19 @@ def _each(name: str, changes: bool = False) -> Any:
             return general(self, *args, **kwargs)
         if changes:
             self._refuse_locked("keys would change")
+            return self._joined(_once(lambda td: getattr(td, name)(*args, **kwargs), tds))
         return self._joined([getattr(td, name)(*args, **kwargs) for td in tds])
 
     return method
+
+
+def _once(change: Callable[..., Any], tds: Sequence[Any], *columns: Sequence[Any]) -> list[Any]:
+    """Map a function that changes its argument over elements, of which several may be one tensordict."""
+    results: dict[int, Any] = {}
+    for td, *arguments in zip(tds, *columns, strict=True):
+        if id(td) not in results:
+            results[id(td)] = change(td, *arguments)
+    return [results[id(td)] for td in tds]
 
 
 class LazyElementwise(TensorDictBase, abstract=True):
@@ -119,8 +129,8 @@ class LazyElementwise(TensorDictBase, abstract=True):
             return super().split_keys(*key_sets, inplace=inplace, default=default, **kwargs)
         key_sets = tuple(self._as_key_sets(key_sets))  # for all elements alike
         defaults = self._parts_of_default(default, (key for key_set in key_sets for key in key_set))
-        columns = zip(tds, defaults, strict=True)
-        return self._joined([td.split_keys(*key_sets, inplace=inplace, default=part, **kwargs) for td, part in columns])
+        options = {"inplace": inplace, **kwargs}
+        return self._joined(_once(lambda td, part: td.split_keys(*key_sets, default=part, **options), tds, defaults))
 
     def _parts_of_default(self: Any, default: Any, keys: Iterable[Any]) -> Sequence[Any]:
         """Return the default value of each element for missing entries; a tensor has the batch size of the stack."""
@@ -140,8 +150,8 @@ class LazyElementwise(TensorDictBase, abstract=True):
             for key in keys:
                 if key not in self:
                     self._peek_entry(key)  # raises the error
-        columns = zip(tds, self._parts_of_default(default, keys), strict=True)
-        return self._restacked([td.separates(*keys, default=part, **options) for td, part in columns])
+        defaults = self._parts_of_default(default, keys)
+        return self._restacked(_once(lambda td, part: td.separates(*keys, default=part, **options), tds, defaults))
 
     def repeat(self: Any, *repeats: Any, inplace: bool = False) -> Any:
         """Return a lazy stack with the batch repeated along each batch dimension."""

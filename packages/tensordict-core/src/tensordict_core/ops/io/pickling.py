@@ -183,8 +183,14 @@ class Serialization(Node):
         return _new, (type(self),), state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return an unlocked copy of nodes, tensors and values; objects that are shared within it stay shared."""
+        """Return an unlocked copy of nodes, tensors and values; objects that are shared within it stay shared.
+
+        Tensors that autograd computed are cloned: torch copies leaves of the graph only.
+        """
         state = self.__getstate__()
+        for value in entries.values() if type(entries := self._entries) is dict else ():
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                memo.setdefault(id(value), value.clone())
         new: Self = _new(type(self))
         memo[id(self)] = new
         meta = state.pop("_meta", None)  # never changed, so copies share it
