@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from tensordict_core import (
     TensorDict,
     UnbatchedTensor,
     lazy_stack,
+    maybe_dense_stack,
     pad,
 )
 
@@ -345,6 +348,7 @@ def test_a_key_of_fromkeys_does_not_replace_a_nested_one():
         lambda td: td.update({"a": 1.0}, keys_to_update=[()]),
         lambda td: td.update_({"a": torch.zeros(3)}, keys_to_update=[()]),
         lambda td: td.update_at_({"a": 1.0}, 0, keys_to_update=[()]),
+        lambda td: td.select("a", (), strict=False),
         lambda td: () in td,
     ],
 )
@@ -361,6 +365,7 @@ def test_the_empty_tuple_among_keys_is_an_error(call, error):
         (lambda td: td.broadcast_to(torch.zeros(5, 5)), "broadcast_to takes a shape"),
         (lambda td: td.min((), reduce=True), "takes one dim, got"),
         (lambda td: td.apply(lambda x: x + 1, inplace=True, out=7), "a tensordict as out, got int"),
+        (lambda td: td.norm(out=[]), "a tensordict as out, got list"),
         (lambda td: td.from_any([1.0, 2.0], device=1.5), r"got \(float\)"),
     ],
 )
@@ -373,9 +378,9 @@ def test_a_default_of_split_keys_has_the_batch_size_of_a_lazy_stack():
     stack = lazy_stack([TensorDict({}), TensorDict({})])
     for call in (stack.clone().separates, lambda *keys, default: stack.split_keys(keys, default=default)[0]):
         with pytest.raises(RuntimeError, match="batch dimension mismatch"):
-            call("a", default=torch.tensor(1.0))
+            call("a", default=3)
         assert call("a", default=torch.tensor([1.0, 2.0]))["a"].tolist() == [1.0, 2.0]
-        assert call("a", default=3)["a"].tolist() == [3, 3]
+        assert call("a", default="text")["a"] == ["text", "text"]
 
 
 def test_an_empty_tuple_as_an_entry_is_an_empty_tensor():
@@ -386,3 +391,33 @@ def test_a_stack_of_unbatched_tensors_alone_is_mapped_by_vmap():
     stack = lazy_stack([TensorDict({"u": UnbatchedTensor(torch.zeros(2))}, [1])] * 3)
     result = torch.vmap(lambda td: td + 1)(stack)
     assert result["u"].tensor.tolist() == [1.0, 1.0]
+
+
+def test_deep_copies_of_results_of_autograd_are_clones():
+    source = torch.ones(2, requires_grad=True)
+    td = TensorDict({"a": source, "n": {"b": source}, "l": lazy_stack([TensorDict({"c": source})] * 2)[0]}) * 2
+    copied = copy.deepcopy(td)
+    assert copied["a"].data_ptr() != td["a"].data_ptr() and copied["a"].equal(td["a"])
+    (copied["a"].sum() + copied["n", "b"].sum() + copied["l", "c"].sum()).backward()
+    assert source.grad.tolist() == [6.0, 6.0]
+    assert copy.deepcopy(TensorDict({"a": source}))["a"].is_leaf
+
+
+def test_rsub_of_integers_takes_no_fraction_as_alpha():
+    td = TensorDict({"a": torch.arange(3)}, [3])
+    with pytest.raises(RuntimeError, match="alpha must not be a floating point number"):
+        td.rsub(td, alpha=0.5)
+    assert td.rsub(torch.ones(3), alpha=0.5)["a"].tolist() == [1.0, 0.5, 0.0]
+
+
+def test_flatten_without_batch_dimensions_checks_its_arguments():
+    for call in (lambda td: td.flatten(2), lambda td: td.flatten(0, 1)):
+        with pytest.raises(IndexError, match="out of range"):
+            call(TensorDict({"a": 1}))
+    assert TensorDict({"a": 1}).flatten().batch_size == (1,)
+
+
+def test_stacks_that_are_dense_in_part_keep_the_order_of_keys():
+    first = TensorDict({"a": {"c": torch.zeros(3)}, "b": torch.zeros(3)})
+    stack = maybe_dense_stack([first, TensorDict({"a": {}, "b": torch.ones(3)})])
+    assert list(stack.keys()) == ["a", "b"] and type(stack["a"]) is LazyStackedTensorDict

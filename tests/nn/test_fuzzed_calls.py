@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensordict_core import LazyStackedTensorDict, TensorDict
+from tensordict_core import LazyStackedTensorDict, TensorDict, merge_tensordicts
 from tensordict_nn import TensorDictModule, TensorDictParams, TensorDictSequential
 
 
@@ -58,3 +58,15 @@ def test_a_key_that_is_not_written_cannot_be_selected():
     for error in (ValueError, RuntimeError):
         with pytest.raises(error, match="must be in out_keys"):
             module.select_out_keys("c")
+
+
+def test_values_of_parameters_are_on_the_device_of_the_parameters():
+    params = TensorDictParams(TensorDict({"w": torch.zeros(2), "n": {"s": "text", "v": torch.ones(2)}}))
+    assert params.cpu().get(("n", "s")).device == torch.device("cpu")
+
+
+def test_parameters_merged_with_a_tensordict_are_entries_of_a_plain_one():
+    params = TensorDictParams(TensorDict({"w": torch.zeros(2), "n": {"v": torch.ones(2)}}))
+    merged = merge_tensordicts(params, TensorDict({"k": torch.ones(2), "n": {"u": torch.ones(2)}}))
+    assert type(merged) is TensorDict and type(merged["n"]) is TensorDict
+    assert merged["w"] is params["w"] and not merged["k"].requires_grad and not merged["n", "u"].requires_grad

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,14 +75,15 @@ def _kind(value: Any) -> str:
     return _SAME_NAME.get(name, name)
 
 
-def storages(value: Any) -> set[int]:
-    """The addresses of the storages of all tensors in a value."""
-    out: set[int] = set()
+def storages(value: Any) -> dict[int, Any]:
+    """The storages of all tensors in a value, by address; while one is held, no other tensor gets its address."""
+    out: dict[int, Any] = {}
     if type(value).__name__ == "UnbatchedTensor" and not isinstance(value, torch.Tensor):
         value = value.data
     if isinstance(value, torch.Tensor):
         with contextlib.suppress(RuntimeError, NotImplementedError):
-            out.add(value.untyped_storage().data_ptr())
+            storage = value.untyped_storage()
+            out[storage.data_ptr()] = storage
     elif _is_tree(value) and not _is_computed(value):
         try:
             parts = value.tensordicts if hasattr(value, "tensordicts") else [value.get(key) for key in _keys(value)]
@@ -90,7 +91,8 @@ def storages(value: Any) -> set[int]:
             return out
         for part in parts:
             out |= storages(part)
-    return out - {0}
+    out.pop(0, None)
+    return out
 
 
 def _is_computed(value: Any) -> bool:
@@ -113,7 +115,7 @@ def _is_tree(value: Any) -> bool:
     return hasattr(value, "batch_size") and hasattr(value, "to_tensordict") and not isinstance(value, type)
 
 
-def describe(value: Any, source: set[int], depth: int = 0) -> Any:
+def describe(value: Any, source: dict[int, Any], depth: int = 0) -> Any:
     """The value as data; ``source`` holds the storages of the tensors that the program was given."""
     try:
         return _describe(value, source, depth)
@@ -121,7 +123,7 @@ def describe(value: Any, source: set[int], depth: int = 0) -> Any:
         return Broken(type(error).__name__)
 
 
-def _describe(value: Any, source: set[int], depth: int) -> Any:
+def _describe(value: Any, source: dict[int, Any], depth: int) -> Any:
     if depth > 8:
         return "..."
     if type(value).__name__ == "UnbatchedTensor":
@@ -147,18 +149,18 @@ def _describe(value: Any, source: set[int], depth: int) -> Any:
     return ("object", _kind(value))
 
 
-def _leaf(value: torch.Tensor, source: set[int]) -> Any:
+def _leaf(value: torch.Tensor, source: dict[int, Any]) -> Any:
     kind = "Tensor" if type(value) is torch.Tensor else _kind(value)
     if value.is_nested:
         return ["nested"] + [_leaf(part, source) for part in value.unbind()]
     try:
-        shares = bool(storages(value) & source)
+        shares = not storages(value).keys().isdisjoint(source)
         return Leaf(kind, str(value.dtype), tuple(value.shape), value.requires_grad, shares, value.detach().clone())
     except Exception as error:
         return Broken(type(error).__name__)
 
 
-def _unbatched(value: Any, source: set[int]) -> Any:
+def _unbatched(value: Any, source: dict[int, Any]) -> Any:
     try:
         with torch._C.DisableTorchFunctionSubclass():
             data = value if isinstance(value, torch.Tensor) else value.data
@@ -168,7 +170,7 @@ def _unbatched(value: Any, source: set[int]) -> Any:
         return Broken(type(error).__name__)
 
 
-def _tree(value: Any, source: set[int], depth: int) -> Any:
+def _tree(value: Any, source: dict[int, Any], depth: int) -> Any:
     kind = _kind(value)
     entries: list[tuple[Any, Any]] = []
     try:
@@ -180,12 +182,18 @@ def _tree(value: Any, source: set[int], depth: int) -> Any:
             entries = [("stack_dim", value.stack_dim)]
             entries += [(i, describe(e, source, depth + 1)) for i, e in enumerate(value.tensordicts)]
         else:
-            source = set() if _is_computed(value) else source
+            source = {} if _is_computed(value) else source
             entries = [(key, describe(value.get(key), source, depth + 1)) for key in _keys(value)]
+            if kind == "TensorDictParams":  # nested nodes of other types are a row of the page, and no news
+                entries = [(key, _plain(entry)) for key, entry in entries]
         names = tuple(value.names) if value.names is not None else ()
         return Tree(kind, tuple(value.batch_size), str(value.device), names, bool(value.is_locked), tuple(entries))
     except Exception as error:
         return Broken(type(error).__name__)
+
+
+def _plain(entry: Any) -> Any:
+    return replace(entry, kind="TensorDict") if isinstance(entry, Tree) and entry.kind == "TensorDictParams" else entry
 
 
 def differences(theirs: Any, ours: Any, place: str = "result") -> Iterator[Difference]:
@@ -267,8 +275,13 @@ def _row(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
         for at in position:
             value = value[at + 1]
         return {"": value}
-    if tree.kind in ("NonTensorData", "UnbatchedTensor"):
+    if tree.kind == "UnbatchedTensor":
         return {"": dict(tree.entries)["data"]}
+    if tree.kind == "NonTensorData":
+        value = dict(tree.entries)["data"]
+        for n in reversed(tree.batch[len(position) :]):
+            value = ["list", *[value] * n]
+        return {"": value}
     return {
         f"{key}.{path}".rstrip("."): value
         for key, entry in tree.entries

@@ -25,6 +25,7 @@ __all__ = [
         "is_kind",
         "junk_is_refused",
         "keeps_more",
+        "loses_names",
     ),
     *("junk_is_wrong", "names_the_argument", "other_fault", "overlapping_keys", "seen", "spaces", "tensors", "works"),
 ]
@@ -150,19 +151,23 @@ FAULTS = {
     "locked": r"Cannot modify locked|Cannot unlock a tensordict",
     "missing key": r"not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
     "dtype": r"not implemented for|Subtraction, the `-`|expected dtype|could not infer output dtype|does not support"
-    r"|either float or double dtype|Expected a floating point",
-    "no stack": r"Failed to stack|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
+    r"|either float or double dtype|Expected a floating point|only support floating point",
+    "no stack": r"Failed to stack|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none",
     "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
     "dim": r"Incompatible dim|appears multiple times|[dD]im\w* out of range|not a batch dim",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source"
-    r"|incompatible with the batch-size|expand_as_right requires",
+    r"|incompatible with the batch-size|expand_as_right requires|incompatible with dest shape",
     "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
     r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination",
     "comparison": r"not supported between instances",
     "function": r"is not callable|cannot be summed",
     "gradient": r"a leaf Variable that requires grad",
+    "alpha": r"Boolean alpha only supported|takes a bool as alpha",
+    "names": r"the length of the dimension names must equate",
+    "given twice": r"give the index once",
+    "source": r"object has no attribute '(items|keys)'",
     "no operand": r"needs at least one key",
     "option": r"Cannot pass batch-size",
     "size": r"has a negative number",
@@ -170,7 +175,7 @@ FAULTS = {
     "no key": r"Only NestedKeys are supported|is not a key|empty tuple",
     "no index": r"needs an index of the entry",
     "operand": r"but got (dict|str)",
-    "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)",
+    "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)|apply to a 'str' object",
     "index": r"is out of bounds|too many indices|Invalid index|used as indices must be",
     "value": r"__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
 }
@@ -206,6 +211,14 @@ def keeps_more(difference: Difference) -> bool:
     if difference.kind == "rows" and difference.theirs.startswith("["):
         return set(ast.literal_eval(difference.theirs)) < set(ast.literal_eval(difference.ours))
     return is_kind(difference, "TensorDict", "LazyStackedTensorDict") or difference.place.endswith("stack_dim")
+
+
+def loses_names(difference: Difference) -> bool:
+    """Whether the reference has the same names of dimensions as ours, or none."""
+    if difference.kind != "names":
+        return False
+    theirs, ours = ast.literal_eval(difference.theirs), ast.literal_eval(difference.ours)
+    return len(theirs) == len(ours) and all(a is None or a == b for a, b in zip(theirs, ours, strict=True))
 
 
 def overlapping_keys(program: Program, difference: Difference) -> bool:

@@ -123,12 +123,13 @@ def run(program: Program, names: dict[str, Any]) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        source: set[int] = set()
+        source: dict[int, Any] = {}
         before: dict[str, Any] = {}
         for number, line in enumerate(lines):
             if number == len(lines) - 1:
-                before = _variables(scope, program, set())
-                source = set().union(*(storages(scope.get(name)) for name in ("x", *program.operands)))
+                before = _variables(scope, program, {})
+                for name in ("x", *program.operands):
+                    source |= storages(scope.get(name))
             try:
                 exec(line, scope)
             except RecursionError as error:
@@ -139,7 +140,7 @@ def run(program: Program, names: dict[str, Any]) -> Outcome:
         return Outcome(None, 0, values | (_variables(scope, program, source) or {}), before)
 
 
-def _variables(scope: dict[str, Any], program: Program, source: set[int]) -> dict[str, Any]:
+def _variables(scope: dict[str, Any], program: Program, source: dict[int, Any]) -> dict[str, Any]:
     return {name: describe(scope[name], source) for name in ("x", *program.operands) if name in scope}
 
 

@@ -13,6 +13,7 @@ from fuzzing.predicates import (
     is_kind,
     junk_is_wrong,
     keeps_more,
+    loses_names,
     overlapping_keys,
     tensors,
     works,
@@ -25,7 +26,21 @@ VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension|at leas
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",
          "vmap", "torch.gather", "torch.split", "gather", "view", "roll", "tree_map", "view block")  # fmt: skip
-REARRANGED = ("flip", "flipud", "fliplr", "roll", "rot90", "gather", "torch.gather", "broadcast_to", "expand", "tile")
+REARRANGED = (
+    "masked_select",
+    "narrow",
+    "flip",
+    "flipud",
+    "fliplr",
+    "roll",
+    "rot90",
+    "expand_as",
+    "gather",
+    "torch.gather",
+    "broadcast_to",
+    "expand",
+    "tile",
+)
 COMPARES = tuple(
     f"{side} {symbol}" for side in ("operator", "reflected") for symbol in ("<", "<=", ">", ">=", "==", "!=")
 )
@@ -144,6 +159,10 @@ RECOGNIZED = (
         ),
     ),
     Rule("names of non-tensor values", lambda p, d: d.kind == "names" and "NonTensor" in " ".join(p.lines())),
+    Rule(
+        "names of nested tensordicts after `td.squeeze()`",
+        lambda p, d: "." in d.place and "lazy" in p.x.label and "names" in p.x.label and loses_names(d),
+    ),
     Rule(
         "nested tensordicts of more batch dimensions in a tensordict with names",
         lambda p, d: "the length of the dimension names must equate" in d.theirs,

@@ -140,6 +140,11 @@ class Pointwise(Node):
         """
         if alpha is True and not all(leaf.dtype is torch.bool for leaf in self._leaves()):
             raise errors.bool_alpha("rsub")  # multiplying would take it for 1
+        if isinstance(alpha, float) and _is_integral(self) and _is_integral(other):
+            raise RuntimeError(
+                f"For integral input tensors, argument alpha must not be a floating point number, got {alpha}; cast "
+                "them first"
+            )
         scaled_self = self if alpha is None else self.mul(alpha)
         return scaled_self.neg().add(other, default=default)
 
@@ -450,6 +455,15 @@ def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: A
     operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
     how = _widest(td, broadcast_how(td, other1, SAME), broadcast_how(td, other2, SAME))
     return td._rebuild(iter(of_columns(name, leaf, [leaves, *operands], kwargs)), how)
+
+
+def _is_integral(operand: Any) -> bool:
+    """Return whether some leaves of an operand, or the operand itself, are neither floating-point nor complex."""
+    if isinstance(operand, Node) and not isinstance(operand, Tensor):
+        return any(_is_integral(leaf) for leaf in operand._leaves())
+    if isinstance(operand, Tensor):
+        return not (operand.is_floating_point() or operand.is_complex())
+    return not isinstance(operand, float | complex)
 
 
 def _expanded_as(td: Any, other: Any) -> Any:

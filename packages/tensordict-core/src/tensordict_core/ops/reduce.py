@@ -34,7 +34,7 @@ from tensordict_core.ops.factories.typed import (
     SpreadReduction,
     ValueReduction,
 )
-from tensordict_core.ops.shape.combine import fill_out
+from tensordict_core.ops.shape.combine import check_out, fill_out
 
 __all__ = ["Reduction"]
 
@@ -314,6 +314,8 @@ class Reduction(Node):
         >>> TensorDict({"a": torch.tensor([3.0, 4.0])}).norm()["a"]
         tensor(5.)
         """
+        if out is not None:
+            check_out("norm", out)
         result = over_leaves(self, lambda leaf, dims, keep: _norm(leaf, dtype), None, False)
         if key_transform is not None:
             result = rename_levels(result, key_transform)

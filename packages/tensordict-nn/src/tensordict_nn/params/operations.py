@@ -70,7 +70,7 @@ def _params_like(params: Any, td: Any) -> Any:
                     again[value] = as_buffer(leaf) if is_buffer else as_parameter(leaf, value)
                 (new._buffers if is_buffer else new._parameters)[key] = again[value]
             else:
-                new._values[key] = value
+                new._values[key] = made._get(key)  # with the device of the result
         return new
 
     made = build(params, td, ())

@@ -134,10 +134,10 @@ class LazyElementwise(TensorDictBase, abstract=True):
 
     def _parts_of_default(self: Any, default: Any, keys: Iterable[Any]) -> Sequence[Any]:
         """Return the default value of each element for missing entries; a tensor has the batch size of the stack."""
-        if isinstance(default, Tensor):
-            for key in keys:
-                if key not in self:
-                    return cast(Sequence[Any], to_entry(self._meta, key, default).unbind(self._stack_dim))
+        missing = [] if default is ... else [key for key in keys if key not in self]
+        entry = to_entry(self._meta, missing[0], default) if missing else None
+        if isinstance(entry, Tensor):
+            return cast(Sequence[Any], entry.unbind(self._stack_dim))
         return [default] * len(self.tensordicts)
 
     def separates(self: Any, *keys: Any, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Any:

@@ -71,7 +71,9 @@ class KeySelection(Node):
         nested: dict[str, list[tuple[str, ...]]] = {}
         for key in keys:
             path = (key,) if type(key) is str else unravel_key_to_tuple(key)
-            value = self._get(path[0]) if path else None
+            if not path:
+                raise errors.empty_key()
+            value = self._get(path[0])
             if value is None or (len(path) > 1 and isinstance(value, Tensor)):
                 if strict:
                     self._peek_entry(key)  # raises the error: there is no such key, or it passes through a leaf

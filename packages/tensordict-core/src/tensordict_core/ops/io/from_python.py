@@ -20,6 +20,7 @@ from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.keys import NestedKey, unravel_key
 from tensordict_core.base.meta import as_batch_size, as_device
 from tensordict_core.base.node import Node
+from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
@@ -441,7 +442,7 @@ def merge_tensordicts(
     callbacks: Any = callback_exist
     if isinstance(callback_exist, Mapping):
         callbacks = {unravel_key(key): callback for key, callback in callback_exist.items()}
-    merged = tensordicts[0]._clone(False)
+    merged = tensordicts[0]._rebuild(iter(tensordicts[0]._leaves()), UNLOCKED)  # plain where it holds parameters
     _merge(merged, tensordicts, callbacks, ())
     return merged
 

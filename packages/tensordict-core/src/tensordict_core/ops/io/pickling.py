@@ -13,6 +13,7 @@ from pathlib import PurePath
 from typing import Any, Self, cast
 
 import torch
+from torch import Tensor
 
 from tensordict_core.base.lock import _hold
 from tensordict_core.base.meta import CONSOLIDATED, Meta
@@ -194,6 +195,9 @@ class Serialization(Node):
         new: Self = _new(type(self))
         memo[id(self)] = new
         meta = state.pop("_meta", None)  # never changed, so copies share it
+        for value in state.get("_entries", {}).values():
+            if isinstance(value, Tensor) and not value.is_leaf:  # torch copies leaves of autograd only
+                memo.setdefault(id(value), value.clone())
         state = {name: copy.deepcopy(value, memo) for name, value in state.items()}
         if meta is not None:
             state["_meta"] = meta

@@ -270,10 +270,12 @@ def _maybe_dense(nodes: list[Any], dim: int) -> Any:
         same_keys = all(set(node._keys()) == set(keys) for node in nodes)
         if below and same_keys and not any(node._holds_slices for node in nodes):
             try:
-                result = stack([node.exclude(*below) for node in nodes], dim)
+                rest = stack([node.exclude(*below) for node in nodes], dim)
             except errors.StackError:
                 return lazy_stack(nodes, dim)
-            for key in below:
-                result._set(key, _maybe_dense([node._get(key) for node in nodes], dim))
+            result = rest.empty()
+            for key in keys:
+                parts = [node._get(key) for node in nodes] if key in below else None
+                result._set(key, rest._get(key) if parts is None else _maybe_dense(parts, dim))
             return result
         return lazy_stack(nodes, dim)

@@ -312,6 +312,8 @@ class Shape(Node):
         """
         size = self._meta.batch_size
         if not size:
+            for dim in (start_dim, end_dim):
+                normal_dim(dim, torch.Size([1]))
             return self._in_place(self.unsqueeze(0), inplace)
         start, end = normal_dim(start_dim, size), normal_dim(end_dim, size)
         if end < start:
