@@ -22,6 +22,25 @@ def entries() -> dict[str, object]:
     return {**tensors, "n": {"y": torch.arange(3), "deep": {"z": torch.ones(3, 1)}}, "s": "text"}
 
 
+VALUES = {
+    "number": 5,
+    "share": 2.5,
+    "flag": True,
+    "words": ["a", "b", "c"],
+    "numbers": [1, 2, 3],
+    "flags": [True, False, True],
+}
+
+
+def with_values(module):
+    """A tensordict with a value of each type, for all rows or for each row."""
+    td = module.TensorDict({"x": torch.zeros(3)}, [3])
+    for key, value in VALUES.items():
+        each = isinstance(value, list)
+        td[key] = module.NonTensorStack(*value) if each else module.NonTensorData(value, batch_size=[3])
+    return td
+
+
 def assert_equal(got, expected) -> None:
     assert set(got.keys(True, True)) >= set(expected.exclude("s").keys(True, True))
     for key in expected.exclude("s").keys(True, True):
@@ -48,6 +67,17 @@ def test_a_file_of_the_reference_opens_in_ours(form, tmp_path):
     opened = getattr(ours.TensorDict, f"from_{form}")(tmp_path / "theirs", batch_size=[3])
     assert_equal(opened, td)
     assert opened["s"] == "text" and opened["words"] == ["a", "b", "c"] and opened[1]["words"] == "b"
+    opened.close()
+
+
+@pytest.mark.parametrize("form", ["h5", "zarr"])
+@pytest.mark.parametrize(("writer", "reader"), [(ours, reference), (reference, ours)], ids=["ours", "theirs"])
+def test_numbers_and_values_for_each_row_are_read_by_the_other(form, writer, reader, tmp_path):
+    getattr(with_values(writer), f"to_{form}")(str(tmp_path / "one")).close()
+    opened = getattr(reader.TensorDict, f"from_{form}")(str(tmp_path / "one"), batch_size=[3])
+    got = {key: opened.get(key).tolist() if isinstance(VALUES[key], list) else opened[key] for key in VALUES}
+    assert got == VALUES
+    assert opened.get("numbers").batch_size == (3,) and isinstance(opened.get("numbers"), reader.NonTensorStack)
     opened.close()
 
 

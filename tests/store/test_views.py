@@ -136,6 +136,19 @@ def test_entries_do_not_move_to_other_memory_in_place(stored, hold, method):
     assert not stored.is_locked and (stored == plain()).all()
 
 
+@pytest.mark.parametrize("form", ["h5", "zarr"])
+def test_an_entry_without_dimensions_is_read_and_written(form, tmp_path):
+    td = getattr(TensorDict({"x": torch.tensor(3.0), "y": torch.zeros(2)}), f"to_{form}")(tmp_path / "one")
+    assert td["x"] == 3 and td.to_tensordict()["x"] == 3
+    td.set_("x", torch.tensor(5.0))
+    assert td["x"] == 5 and td["y"].tolist() == [0, 0]
+    td.zero_()
+    td.close()
+    again = getattr(TensorDict, f"from_{form}")(tmp_path / "one")
+    assert again["x"] == 0 and again["x"].shape == ()
+    again.close()
+
+
 def test_what_is_popped_can_still_be_read(stored):
     taken = stored.pop("n")
     assert taken["y"].tolist() == [1, 2, 3, 4] and list(stored.keys()) == ["x"]

@@ -54,8 +54,9 @@ class Selection:
     def __init__(self, head: _Head, array: Sequence[int]) -> None:
         self._leading, self.dim, runs, self.count, self.residual, self.covers, self.ordered = head
         self._array = array
-        if not self._leading and len(array):
-            runs, self.count = [(0, array[0])], array[0]
+        if not self._leading:
+            self.count = array[0] if array else 1
+            runs = [(0, self.count)]
         self.runs = runs
 
     @property
@@ -78,7 +79,9 @@ class Selection:
         return torch.Size(sizes)
 
     def boxes(self) -> list[tuple[list[Range], int]]:
-        """Return every box with its place along ``dim`` in the boxes side by side."""
+        """Return every box with its place along ``dim`` in the boxes side by side; a scalar is one box."""
+        if not self._array:
+            return [([], 0)]
         out, place = [], 0
         for start, stop in self.runs:
             out.append(([*self.box[: self.dim], (start, stop), *self.box[self.dim + 1 :]], place))

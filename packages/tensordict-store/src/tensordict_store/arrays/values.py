@@ -14,18 +14,22 @@ import numpy as np
 from tensordict_core import NonTensorData, NonTensorStack
 from tensordict_core.extension import Meta
 
-__all__ = ["STACK", "TEXT", "VALUE", "Encoded", "decode", "encode", "text_of"]
+__all__ = ["PLAIN", "STACK", "TEXT", "VALUE", "Encoded", "decode", "encode", "text_of"]
 
 STACK = "__tensordict_stack__"
-"""Attribute of an array of strings, one for each position: the batch size."""
+"""Attribute of an array of values, one for each position: the batch size."""
 TEXT = "__tensordict_str__"
 """Attribute of an array that is one string."""
 VALUE = "__tensordict_non_tensor__"
 """Attribute of an array of bytes that encode a value: a dictionary with the key ``"encoding"``."""
 
 
+PLAIN = "plain"
+"""Encoding of what a file format returns as a number, as bytes or as an array of NumPy."""
+
+
 class Encoded(NamedTuple):
-    """Non-tensor data as stored: text, one or nested lists of it, or bytes; and the attributes beside it."""
+    """Non-tensor data as stored: text, an array of text or numbers, or bytes; and the attributes beside it."""
 
     content: str | np.ndarray[Any, Any] | bytes
     attributes: dict[str, Any]
@@ -51,12 +55,12 @@ def encode(key: str, node: Any, allow_pickle: bool = False) -> Encoded:
         if node._is_shared:
             return Encoded(flat[0], {TEXT: True})
         return Encoded(np.array(flat, dtype=object).reshape(size), {STACK: size})
-    facts: dict[str, Any] = {} if node._is_shared else {"stack": size}
+    facts: dict[str, Any] = {} if node._is_shared else {STACK: size}
     value = flat[0] if node._is_shared else flat
     try:
         text = json.dumps(value)
         if _equal(json.loads(text), value):
-            return Encoded(text.encode(), {VALUE: {"encoding": "json", **facts}})
+            return Encoded(text.encode(), {VALUE: {"encoding": "json"}, **facts})
     except (TypeError, ValueError, RecursionError):
         pass
     if not allow_pickle:
@@ -65,7 +69,7 @@ def encode(key: str, node: Any, allow_pickle: bool = False) -> Encoded:
             f"the value of {key!r}, of type {', '.join(kinds)}, cannot be stored as JSON; "
             "pass allow_pickle=True to store a pickle, which only trusted readers should load"
         )
-    return Encoded(pickle.dumps(value), {VALUE: {"encoding": "pickle", **facts}})
+    return Encoded(pickle.dumps(value), {VALUE: {"encoding": "pickle"}, **facts})
 
 
 def decode(key: str, stored: Encoded, meta: Meta, allow_pickle: bool = False) -> Any:
@@ -76,11 +80,10 @@ def decode(key: str, stored: Encoded, meta: Meta, allow_pickle: bool = False) ->
     """
     content, attributes = stored
     if VALUE in attributes:
-        facts = attributes[VALUE]
-        value = _loaded(key, bytes(content), facts.get("encoding"), allow_pickle)  # type: ignore[arg-type]  # bytes, as the attribute says
-        stack = facts.get("stack")
+        value = _loaded(key, content, attributes[VALUE].get("encoding"), allow_pickle)
+        stack = attributes.get(STACK)
     elif isinstance(content, np.ndarray):
-        value = [text_of(one) for one in content.reshape(-1).tolist()]
+        value = [one if isinstance(one, int | float) else text_of(one) for one in content.reshape(-1).tolist()]
         stack = list(content.shape)
     else:
         value, stack = text_of(content), None
@@ -93,7 +96,9 @@ def decode(key: str, stored: Encoded, meta: Meta, allow_pickle: bool = False) ->
     return NonTensorStack.from_list(_nested(value, stack), batch_size=stack, device=meta.device)
 
 
-def _loaded(key: str, content: bytes, encoding: Any, allow_pickle: bool) -> Any:
+def _loaded(key: str, content: Any, encoding: Any, allow_pickle: bool) -> Any:
+    if encoding == PLAIN:
+        return content.item() if isinstance(content, np.generic) else content
     if encoding == "pickle":
         if not allow_pickle:
             raise ValueError(

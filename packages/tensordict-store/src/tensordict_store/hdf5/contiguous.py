@@ -34,7 +34,7 @@ def read_rows(handle: Any, offset: int, selection: Selection, out: np.ndarray[An
     buffer = out.reshape(-1).view(np.uint8).data
     row = out.nbytes // out.shape[0] if out.ndim else out.nbytes
     place = 0
-    for start, stop in selection.runs if out.ndim else [(0, 1)]:
+    for start, stop in selection.runs:
         size = (stop - start) * row
         _read(number, buffer[place : place + size], offset + start * row, handle)
         place += size

@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_store.arrays.dtypes import as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
 from tensordict_store.arrays.group import FACTS, Array, Group
 from tensordict_store.arrays.selection import Range, Selection
-from tensordict_store.arrays.values import STACK, TEXT, VALUE, Encoded, text_of
+from tensordict_store.arrays.values import PLAIN, STACK, TEXT, VALUE, Encoded, text_of
 from tensordict_store.extras import require
 from tensordict_store.hdf5.chunks import creation_options
 from tensordict_store.hdf5.contiguous import read_rows
@@ -43,9 +43,11 @@ class H5Array(Array):
         self.shape = torch.Size((rows, *shape[1:])) if rows is not None and shape and shape[0] > rows else shape
         self._kind = stored
         self._offset: int | None = None
-        attributes = dataset.attrs if stored.kind in "uOSV" else ()
-        self.dtype = None if VALUE in attributes or STACK in attributes or TEXT in attributes else torch_dtype(stored)
-        if self.dtype is not None and _DTYPE in attributes:
+        h5py = require("h5", "PersistentTensorDict")
+        attributes = dataset.attrs if h5py.h5a.get_num_attrs(dataset.id) else ()
+        marked = VALUE in attributes or STACK in attributes or TEXT in attributes or h5py.check_opaque_dtype(stored)
+        self.dtype = None if marked else torch_dtype(stored)
+        if self.dtype is not None and stored.kind == "u" and _DTYPE in attributes:
             self.dtype = dtype_named(text_of(dataset.attrs[_DTYPE]))
         if self.dtype is not None and file.read_only and stored.isnative and dataset.chunks is None:
             self._offset = dataset.id.get_offset()
@@ -142,10 +144,12 @@ class H5Array(Array):
         self.file.check_open()
         attributes: dict[str, Any] = dict(self.dataset.attrs)
         content = self.dataset[()]
+        if STACK not in attributes and require("h5", "PersistentTensorDict").check_opaque_dtype(self._kind):
+            return Encoded(content, {VALUE: {"encoding": PLAIN}})
         if VALUE in attributes:
-            facts = attributes[VALUE]
-            encoded = content.tobytes() if isinstance(content, np.ndarray) else bytes(content)
-            return Encoded(encoded, {VALUE: json.loads(text_of(facts))})
+            facts = json.loads(text_of(attributes[VALUE]))
+            marks = {VALUE: facts, **({STACK: facts["stack"]} if "stack" in facts else {})}
+            return Encoded(content.tobytes() if isinstance(content, np.ndarray) else bytes(content), marks)
         if isinstance(content, np.ndarray):
             return Encoded(content, {STACK: list(content.shape)})
         return Encoded(content, {TEXT: True})
@@ -268,12 +272,21 @@ class H5Group(Group):
         h5py = require("h5", "PersistentTensorDict")
         content, attributes = value
         if isinstance(content, bytes) and attributes[VALUE]["encoding"] == "json":
+            numbers = _numbers(content, attributes.get(STACK))
+            if numbers is not None:
+                dataset = self.group.create_dataset(name, data=numbers.astype(h5py.opaque_dtype(numbers.dtype)))
+                if STACK in attributes:
+                    dataset.attrs[STACK] = attributes[STACK]
+                return
             # JSON is text (ASCII), which readers that do not know the encoding show as it is
             content, attributes = content.decode(), attributes | {TEXT: True}
         if isinstance(content, bytes):
             dataset = self.group.create_dataset(name, data=np.frombuffer(content, dtype=np.uint8))
         else:
             dataset = self.group.create_dataset(name, data=content, dtype=h5py.string_dtype())
+        if VALUE in attributes and STACK in attributes:  # (the other implementation takes the text for an array)
+            attributes = {**attributes, VALUE: {**attributes[VALUE], "stack": attributes[STACK]}}
+            del attributes[STACK]
         for key, fact in attributes.items():
             dataset.attrs[key] = json.dumps(fact) if isinstance(fact, dict) else fact
 
@@ -341,6 +354,16 @@ class H5Group(Group):
         self.file.check_open()
         self.file.flush()
         return _open_again, (self.file.path, self.file.mode, self.file.locking, self.group.name, self.options)
+
+
+def _numbers(text: bytes, size: list[int] | None) -> np.ndarray[Any, Any] | None:
+    """Return numbers of one type in JSON as an array, as the reference implementation stores them; or ``None``."""
+    loaded = json.loads(text)
+    flat = [loaded] if size is None else loaded
+    if len({type(one) for one in flat}) != 1 or not isinstance(flat[0], int | float):
+        return None
+    array = np.array(flat)
+    return array.reshape(size or ()) if array.dtype in (np.bool_, np.int64, np.float64) else None
 
 
 def open_group(filename: Any, group: Any, mode: str, locking: Any, options: dict[str, Any]) -> H5Group:

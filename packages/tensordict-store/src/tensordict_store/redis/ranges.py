@@ -39,9 +39,7 @@ class Request:
             )
         selection = rows.select(shape, _GAP // row if row else 0)
         self._key, self._record, self._index, self._selection = key, record, index, selection
-        if not shape:
-            runs, count = [(0, 1)], 1
-        elif selection.dim:  # runs of positions in rows, of which whole rows are read
+        if selection.dim:  # runs of positions in rows, of which whole rows are read
             runs = selection.box[:1]
             count = runs[0][1] - runs[0][0]
         else:

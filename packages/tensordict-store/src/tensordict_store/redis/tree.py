@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
 
 from tensordict_core import NonTensorData, NonTensorStack
@@ -226,17 +225,13 @@ def encoded(key: str, node: Any, allow_pickle: bool) -> tuple[Record, bytes]:
         TypeError: JSON cannot hold the value, and pickles are not allowed.
     """
     content, attributes = encode(key, node, allow_pickle)
-    if STACK in attributes:
-        assert isinstance(content, np.ndarray)
-        return Record(None, None, "json_array", None, tuple(attributes[STACK])), json.dumps(content.tolist()).encode()
-    if VALUE not in attributes:
-        return Record(None, None, "json"), json.dumps(content).encode()
-    facts = attributes[VALUE]
-    stack = facts.get("stack")
-    assert isinstance(content, bytes)
-    if stack is not None and facts["encoding"] == "json":
-        return Record(None, None, "json_array", None, tuple(stack)), json.dumps(node.tolist()).encode()
-    return Record(None, None, facts["encoding"], None, None if stack is None else tuple(stack)), content
+    encoding = attributes.get(VALUE, {"encoding": "json"})["encoding"]
+    stack = tuple(attributes[STACK]) if STACK in attributes else None
+    if stack is not None and encoding == "json":
+        return Record(None, None, "json_array", None, stack), json.dumps(node.tolist()).encode()
+    return Record(None, None, encoding, None, stack), content if isinstance(content, bytes) else json.dumps(
+        content
+    ).encode()
 
 
 def decoded(key: str, record: Record, content: bytes | None, meta: Meta, allow_pickle: bool) -> Any:
@@ -255,10 +250,8 @@ def decoded(key: str, record: Record, content: bytes | None, meta: Meta, allow_p
             return NonTensorStack.from_list(values, batch_size=size, device=meta.device)
         except (ValueError, TypeError, IndexError, RuntimeError) as error:
             raise ValueError(f"the values of {key!r} on the server are damaged: {error}; store them again") from None
-    facts: dict[str, Any] = {"encoding": record.encoding}
-    if record.stack is not None:
-        facts["stack"] = list(record.stack)
-    value = decode(key, Encoded(content, {VALUE: facts}), meta, allow_pickle)
+    facts = {} if record.stack is None else {STACK: list(record.stack)}
+    value = decode(key, Encoded(content, {VALUE: {"encoding": record.encoding}, **facts}), meta, allow_pickle)
     assert isinstance(value, NonTensorData | NonTensorStack)
     return value
 

@@ -44,8 +44,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
                 boxes = torch.empty(selection.shape, dtype=value.dtype, device="cpu")
                 boxes[selection.residual] = value.to("cpu")
                 value = boxes
-            runs = selection.runs if record.shape else [(0, 1)]
-            writes += _whole_rows(tree.data((*node._path, key)), record, runs, value)
+            writes += _whole_rows(tree.data((*node._path, key)), record, selection.runs, value)
         else:  # parts of rows: the rows are read, changed and written
             start, stop = selection.box[0]
             whole = Selector(Index(slice(start, stop), record.shape[:1]))

@@ -72,7 +72,8 @@ class ZarrArray(Array):
         self.store.check_open()
         content = self.array[...]
         if VALUE in self.attributes:
-            return Encoded(np.asarray(content).tobytes(), {VALUE: self.attributes[VALUE]})
+            marks = {name: self.attributes[name] for name in (VALUE, STACK) if name in self.attributes}
+            return Encoded(np.asarray(content).tobytes(), marks)
         array = np.asarray(content, dtype=object)
         return Encoded(array if array.ndim else str(array[()]), {})
 
@@ -100,7 +101,7 @@ def read_all(pairs: Sequence[tuple[Any, Selection]]) -> list[Tensor]:
         parts = _item(places[0][0], lambda: zarr.core.sync.sync(gather()))
     out, used = [], 0
     for array, selection in pairs:
-        count = len(selection.runs)
+        count = len(selection.boxes())
         out.append(_joined(array, selection, parts[used : used + count]))
         used += count
     return out
