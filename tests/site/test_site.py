@@ -46,7 +46,17 @@ def test_a_page_has_no_fault(browser: Chromium, url: str, name: str, width: int,
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
-@pytest.mark.parametrize(("name", "count"), [("index", 1), ("tutorial-ensembles", 2), ("tutorial-policies", 1)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("index", 1),
+        ("tutorial-checkpoints", 1),
+        ("tutorial-ensembles", 2),
+        ("tutorial-per-sample-gradients", 1),
+        ("tutorial-policies", 1),
+        ("tutorial-tensorclasses", 1),
+    ],
+)
 def test_the_figures_of_a_page_are_shown(
     browser: Chromium, url: str, name: str, count: int, width: int, dark: bool
 ) -> None:
