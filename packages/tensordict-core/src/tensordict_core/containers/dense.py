@@ -260,11 +260,15 @@ class TensorDict(TensorDictBase):
                 else:
                     self._plan_entry(key, index, value, plan, prefix)
             return
-        if not may_fuse():
+        if may_fuse():
+            self._plan_whole(theirs, plan, prefix)
+        else:
             super()._plan_write(None, source, plan, prefix)
-            return
+
+    def _plan_whole(self, theirs: dict[Any, Any], plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        """Plan to write values into the whole entries under the same keys."""
         values: list[Any] = list(theirs.values())
-        olds: list[Any] = list(map(get, theirs))
+        olds: list[Any] = list(map(self._entries.get, theirs))
         # the usual leaves at once: the calls that find out the kind of each cost half of a copy
         are_plain = _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds))
         if are_plain and not any(map(is_, olds, values)):
@@ -277,6 +281,8 @@ class TensorDict(TensorDictBase):
                     keys.append((*prefix, key) if prefix else key)
                     targets.append(old)
                     sources.append(value)
+            elif type(old) is TensorDict and type(value) is TensorDict:
+                old._plan_whole(value._entries, plan, (*prefix, key))
             elif type(key) is str:
                 self._plan_entry(key, None, value, plan, prefix)
             else:

@@ -27,14 +27,14 @@ def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
     >>> chained_keys([TensorDictModule(abs, ["a"], ["b"]), TensorDictModule(max, ["b", "c"], ["d"])])
     (['a', 'c'], ['b', 'd'])
     """
-    in_keys: Keys = []
-    out_keys: Keys = []
+    in_keys: dict[Any, None] = {}
+    out_keys: dict[Any, None] = {}
     for module in modules:
-        in_keys += [key for key in as_keys(module.in_keys) if key not in out_keys and key not in in_keys]
-        written = as_keys(module.out_keys)
-        # a key takes the place of the last module that writes it
-        out_keys = [key for key in out_keys if key not in written] + list(dict.fromkeys(written))
-    return in_keys, out_keys
+        in_keys.update((key, None) for key in as_keys(module.in_keys) if key not in out_keys)
+        for key in dict.fromkeys(as_keys(module.out_keys)):
+            out_keys.pop(key, None)  # a key takes the place of the last module that writes it
+            out_keys[key] = None
+    return list(in_keys), list(out_keys)
 
 
 def copy_entries(source: Any, target: Any, keys: Keys) -> None:

@@ -189,8 +189,12 @@ class Updating(InPlaceUpdating):
                 and not old._is_opaque
                 and not (plan.is_leaf is not None and plan.is_leaf(type(value)))
             ):
-                lazy = old._as_lazy_as(value) if isinstance(value, Node) and value._holds_slices else old
-                lazy._plan_update(value, plan, (*prefix, key))
+                lazy: Any = old._as_lazy_as(value) if isinstance(value, Node) and value._holds_slices else old
+                storing = None if plan.clone or plan.inplace else lazy._storing_all(value)
+                if storing is not None:
+                    plan.then(storing)
+                else:
+                    lazy._plan_update(value, plan, (*prefix, key))
                 if lazy is not old:
                     stored.append((key, lazy))
                 continue
