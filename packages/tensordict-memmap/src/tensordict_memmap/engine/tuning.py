@@ -70,6 +70,9 @@ DISK_THREADS = 8
 ROW_COPY_MIN = 16 << 10
 """Bytes of rows from which copying them as runs of bytes is faster than general indexing."""
 
+ROW_WRITE_MIN = 32 << 10
+"""Elements of rows from which writing them as runs of bytes is faster; general indexing takes time for each element."""
+
 THREADED_COPY_MIN = 32 << 20
 """Bytes in one call from which copies within memory run on several threads."""
 

@@ -17,8 +17,13 @@ from tensordict_memmap.engine.tuning import READ_AHEAD_MIN, ROW_COPY_MIN, is_col
 from tensordict_memmap.schema.dtypes import as_bits, reach
 
 
-def row_numbers(tensor: torch.Tensor, index: Any) -> torch.Tensor | None:
+def row_numbers(tensor: torch.Tensor, index: Any, least: int = ROW_COPY_MIN) -> torch.Tensor | None:
     """Return an index as row numbers if copying contiguous rows is faster than general indexing; else None.
+
+    Args:
+        tensor: The tensor.
+        index: The index.
+        least: The bytes of rows from which copying is faster.
 
     >>> row_numbers(torch.zeros(1000, 1000), [3, 1, 2, 5, 8])
     tensor([3, 1, 2, 5, 8])
@@ -34,7 +39,7 @@ def row_numbers(tensor: torch.Tensor, index: Any) -> torch.Tensor | None:
         return None
     if rows.dtype.is_floating_point or rows.dtype.is_complex or rows.dtype in (torch.bool, torch.uint8):
         return None
-    if tensor.ndim == 0 or tensor.requires_grad or rows.numel() * tensor.stride(0) * tensor.itemsize < ROW_COPY_MIN:
+    if tensor.ndim == 0 or tensor.requires_grad or rows.numel() * tensor.stride(0) * tensor.itemsize < least:
         return None
     return rows
 
@@ -104,12 +109,12 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> N
             [0., 0.],
             [1., 1.]])
     """
-    rows = _checked_rows(index, dst.shape[0])
-    if rows.numel() == 0 or dst.numel() == 0:
+    plain = dst.as_subclass(torch.Tensor).detach()  # a call on a subclass takes twice as long
+    rows = _checked_rows(index, plain.shape[0])
+    if rows.numel() == 0 or plain.numel() == 0:
         return
-    plain = dst.detach().as_subclass(torch.Tensor)
-    source = src.detach().to(device=dst.device, dtype=dst.dtype).expand(*index.shape, *dst.shape[1:])
-    source = source.reshape(rows.numel(), *dst.shape[1:])
+    shape = plain.shape[1:]
+    source = src.detach().to(plain.device, plain.dtype).expand(index.shape + shape).reshape(rows.shape + shape)
     if plain.is_conj() or plain.is_neg() or not _rows_are_runs(plain):
         # torch does not define the order of writes to the same row, so only the last source of each row is passed.
         ordered, places = torch.sort(rows, stable=True)
@@ -122,7 +127,9 @@ def scatter_rows(dst: torch.Tensor, index: torch.Tensor, src: torch.Tensor) -> N
             source = source.resolve_conj().resolve_neg()
             as_bits(plain).index_copy_(0, ordered[last].to(plain.device), as_bits(source)[kept])
         return
-    source, rows = (_apart(one, plain) for one in (source.resolve_conj().resolve_neg().contiguous(), rows))
+    source = source.resolve_conj().resolve_neg().contiguous()
+    if _overlap(source, plain) or _overlap(rows, plain):
+        source, rows = source.clone(), rows.clone()
     if source.nbytes >= READ_AHEAD_MIN and is_cold(plain, rows):
         _read_ahead(plain, rows)
     _items(plain)[rows.cpu().numpy()] = _items(source)  # in the order of the index; torch takes ten times as long
@@ -142,16 +149,16 @@ def _read_ahead(tensor: torch.Tensor, rows: torch.Tensor) -> None:
         syscalls.read_ahead(first + row * step, size)
 
 
-def _apart(dense: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return a dense tensor, copied if it overlaps the memory of the target."""
-    start = target.data_ptr()
+def _overlap(dense: torch.Tensor, target: torch.Tensor) -> bool:
+    """Return whether a dense tensor lies in the memory of a target."""
+    start, first = target.data_ptr(), dense.data_ptr()
     end = start + reach(target.shape, target.stride()) * target.element_size()
-    return dense.clone() if dense.data_ptr() < end and start < dense.data_ptr() + dense.nbytes else dense
+    return first < end and start < first + dense.nbytes
 
 
 def _rows_are_runs(tensor: torch.Tensor) -> bool:
     """Return whether every row is contiguous in CPU memory."""
-    return tensor.device.type == "cpu" and tensor.numel() > 0 and tensor.stride(0) >= 0 and tensor[0].is_contiguous()
+    return tensor.is_cpu and tensor.numel() > 0 and (tensor.is_contiguous() or tensor[0].is_contiguous())
 
 
 def _checked_rows(index: torch.Tensor, size: int) -> torch.Tensor:
@@ -161,9 +168,9 @@ def _checked_rows(index: torch.Tensor, size: int) -> torch.Tensor:
         )
     rows = index.reshape(-1).to(torch.int64)
     if rows.numel():
-        low, high = torch.aminmax(rows)
+        low, high = map(int, torch.aminmax(rows))
         if low < -size or high >= size:
-            worst = int(high) if high >= size else int(low)
+            worst = high if high >= size else low
             raise IndexError(f"row {worst} is not in [-{size}, {size}); check the index")
         if low < 0:
             rows = torch.where(rows < 0, rows + size, rows)

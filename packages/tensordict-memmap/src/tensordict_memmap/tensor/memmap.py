@@ -20,7 +20,7 @@ import torch
 from tensordict_core.extension import register_writer
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.tuning import FILE_WRITE_MIN
+from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, ROW_WRITE_MIN
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.schema.dtypes import QUANTIZED, check_dtype, reach
 from tensordict_memmap.schema.nested import count_of, shape_of, values
@@ -437,7 +437,7 @@ class MemoryMappedTensor(Filled, Views):
                     copy_into(self._view(target, index), value)
                     return
             else:
-                rows = row_numbers(self, index)
+                rows = row_numbers(self, index, ROW_WRITE_MIN * self.itemsize)
                 if rows is not None and not value.requires_grad:
                     scatter_rows(self, rows, value)
                     return
