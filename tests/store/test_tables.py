@@ -175,12 +175,27 @@ class TestText:
         assert json.loads((tmp_path / "a.json").read_text())[0] == {"a": 0, "n.x": 0.5, "s": "u"}
         assert TensorDict.from_json(tmp_path / "a.json", separator=".")["n", "x"].shape == (3,)
 
-    def test_records_that_differ_are_refused(self, tmp_path):
+    def test_a_field_that_a_record_lacks_is_null(self, tmp_path):
+        path = tmp_path / "a.json"
+        path.write_text('{"a": 1, "s": "u\u2028v", "n": {"x": 1}}\r\n\n{"b": 2, "n": {}}\n', encoding="utf-8")
+        td = TensorDict.from_json(path, lines=True)
+        assert list(td.keys()) == ["a", "s", "n", "b"] and td["s"] == ["u\u2028v", None]
+        for key, row in ("a", 1), (("n", "x"), 1), ("b", 0):
+            assert td[key].dtype is torch.float64 and td[key].isnan().tolist() == [row == 0, row == 1]
+
+    def test_columns_as_pandas_writes_them_are_read(self, tmp_path):
+        path = tmp_path / "a.json"
+        for text in '{"a": {"0": 1, "1": 2}, "s": {"0": "u", "1": "v"}}', '{"a": [1, 2], "s": ["u", "v"]}':
+            path.write_text(text)
+            td = TensorDict.from_json(path)
+            assert td["a"].tolist() == [1, 2] and td["s"] == ["u", "v"] and td.batch_size == (2,)
+
+    def test_what_is_no_record_is_refused(self, tmp_path):
         path = tmp_path / "a.json"
         for text, match in (
-            ('[{"a": 1}, {"b": 1}]', "record 1 is the fields"),
             ('[{"a": 1}, 3]', "record 1 is a int"),
-            ('{"a": 1}', "reads an array of objects"),
+            ('{"a": 1}', "neither an array of objects nor an object of columns"),
+            ('{"a": [1], "b": [1, 2]}', "neither an array of objects nor an object of columns"),
             ("[1", "Expecting"),
         ):
             path.write_text(text)

@@ -53,3 +53,9 @@ def test_options_set_the_batch_size_of_a_structured_array():
         from_struct_array(array, auto_batch_size=True, batch_size=[2])
     with pytest.raises(TypeError, match="structured array"):
         from_struct_array(np.zeros(3))
+
+
+def test_a_structured_array_of_another_byte_order_is_converted():
+    array = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", ">i4"), ("b", "<f8")])
+    td = TensorDict.from_struct_array(array)
+    assert td["a"].dtype is torch.int32 and td["a"].tolist() == [1, 3] and td["b"].tolist() == [2.5, 4.5]

@@ -103,11 +103,11 @@ def from_json(
 ) -> TensorDict:
     """Read a JSON file of records into a tensordict, with an entry for each field.
 
-    Numbers become tensors (``float64`` if one has a fraction or is null), lists of numbers of one shape tensors with
-    more dimensions, objects nested tensordicts, other values non-tensor data, one for each record.
+    Numbers become tensors (``float64`` if one has a fraction, is null or is missing), lists of numbers of one shape
+    tensors with more dimensions, objects nested tensordicts, other values non-tensor data, one for each record.
 
     Args:
-        path: The file, an array of objects.
+        path: The file: an array of objects, or an object of columns, as pandas writes it.
         auto_batch_size: Whether the batch size is the longest that all entries share.
         batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
         device: The device of the tensors.
@@ -118,7 +118,7 @@ def from_json(
         **kwargs: Options of ``json.loads``.
 
     Raises:
-        ValueError: The file is not JSON, or a record is not an object or has other fields than the first.
+        ValueError: The file is not JSON, or a record is not an object.
         FileNotFoundError: There is no file.
 
     >>> td = TensorDict({"a": torch.arange(2), "n": {"x": torch.zeros(2, 3)}, "s": ["u", "v"]}, [2])
@@ -130,14 +130,16 @@ def from_json(
     with open(path, encoding="utf-8") as stream:
         text = stream.read()
     records = (
-        [json.loads(line, **kwargs) for line in text.splitlines() if line.strip()]
+        [json.loads(line, **kwargs) for line in text.split("\n") if line.strip()]
         if lines
         else json.loads(text, **kwargs)
     )
+    if isinstance(records, dict):
+        records = _rows(records)
     if not isinstance(records, list):
         raise ValueError(
-            f"{os.fspath(path)!r} holds a {type(records).__name__}, and from_json() reads an array of objects; load it "
-            "with json.load and pass it to TensorDict.from_dict"
+            f"{os.fspath(path)!r} holds neither an array of objects nor an object of columns, which from_json() reads; "
+            "load it with json.load and pass it to TensorDict.from_dict"
         )
     entries = _fields(records, ()) if records else {}
     return finish(
@@ -153,16 +155,25 @@ def from_json(
     )
 
 
+def _rows(columns: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the records of columns: lists of one length, or objects with the labels of the rows; otherwise nothing."""
+    lists = [list(column.values()) if isinstance(column, dict) else column for column in columns.values()]
+    if not all(isinstance(column, list) and len(column) == len(lists[0]) for column in lists):
+        return None
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
 def _fields(records: Sequence[Any], path: tuple[str, ...]) -> dict[str, Any]:
-    first = records[0]
+    """Return an entry for each field that a record has; it is null in records that lack it."""
+    names: dict[str, None] = {}
     for number, record in enumerate(records):
-        if not isinstance(record, Mapping) or record.keys() != first.keys():
-            what = f"the fields {list(record)}" if isinstance(record, Mapping) else f"a {type(record).__name__}"
+        if not isinstance(record, Mapping):
             raise ValueError(
-                f"record {number}{f' of {path}' if path else ''} is {what}, and the first has the fields "
-                f"{list(first) if isinstance(first, Mapping) else first!r}; give all records the same fields"
+                f"record {number}{f' of {path}' if path else ''} is a {type(record).__name__} instead of an object; "
+                "make it an object"
             )
-    return {name: _entry([record[name] for record in records], (*path, name)) for name in first}
+        names.update(dict.fromkeys(record))
+    return {name: _entry([record.get(name) for record in records], (*path, name)) for name in names}
 
 
 def _entry(values: list[Any], path: tuple[str, ...]) -> Any:

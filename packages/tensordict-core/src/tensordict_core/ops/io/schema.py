@@ -189,8 +189,8 @@ def _field(array: np.ndarray[Any, Any], name: str) -> Any:
         return containers.dense.from_struct_array(column)
     if column.dtype.kind not in _KINDS:
         return containers.non_tensor_stack.from_list(column.tolist(), batch_size=array.shape)
-    if any(step % column.itemsize for step in column.strides):  # torch counts strides in elements
-        column = column.copy()
+    if not column.dtype.isnative or any(step % column.itemsize for step in column.strides):
+        column = column.astype(column.dtype.newbyteorder("="))  # torch counts strides in elements
     return torch.from_numpy(column)
 
 
