@@ -156,11 +156,11 @@ def report(found: dict[str, list[float]], read: float) -> None:
         if ours in medians and theirs in medians:
             least = min(found[theirs][1:]) / min(found[ours][1:])
             print(f"{theirs} / {ours}: {medians[theirs] / medians[ours]:.2f}, of the least {least:.2f} (target {bar})")
-    if "copy to host memory" in medians:
-        stall = medians["stall of a background save"] / medians["copy to host memory"]
-        print(f"stall / copy: {stall:.2f} (target at most 1.2)")
-        load = medians["load, ours"] / medians["copy to host memory"]
-        print(f"load, ours / copy: {load:.2f} (1 is the speed of memory)")
+    if copy := medians.get("copy to host memory"):
+        if stall := medians.get("stall of a background save"):
+            print(f"stall / copy: {stall / copy:.2f} (target at most 1.2)")
+        if load := medians.get("load, ours"):
+            print(f"load, ours / copy: {load / copy:.2f} (1 is the speed of memory)")
     print(f"bytes read / bytes that the rank holds: {read:.3f} (target at most 1.05)")
 
 
