@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
 from tensordict_core import TensorDict
-from tensordict_memmap import load_memmap
+from tensordict_memmap import TensorDictReader, TensorDictWriter, load_memmap
 
 DTYPES = [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.bool, torch.complex64]
 TARGETS = ["saved.safetensors", "saved"]
@@ -78,10 +79,16 @@ def test_a_tensor_that_a_collective_still_fills_is_awaited(ranks, tmp_path):
         TensorDict({"whole": rows.redistribute(mesh, [Replicate()], async_op=True)}).save(tmp_path / "x.safetensors")
         into = TensorDict({"whole": rows.redistribute(mesh, [Replicate()], async_op=True)}).apply(lambda leaf: leaf)
         into.load_(tmp_path / "x.safetensors")
-        return into["whole"].to_local().sum().item()
+        sums = [into["whole"].to_local().sum().item()]
+        state = {"whole": rows.redistribute(mesh, [Replicate()], async_op=True)}
+        dcp.save(state, storage_writer=TensorDictWriter(tmp_path / "storage"))
+        state = {"whole": rows.redistribute(mesh, [Replicate()], async_op=True)}
+        dcp.load(state, storage_reader=TensorDictReader(tmp_path / "storage"))
+        return [*sums, state["whole"].to_local().sum().item()]
 
-    assert ranks.run(2, work) == [66.0, 66.0]
-    assert load_memmap(tmp_path / "x.safetensors")["whole"].tolist() == torch.arange(12.0).view(4, 3).tolist()
+    assert ranks.run(2, work) == [[66.0, 66.0]] * 2
+    for name in ("x.safetensors", "storage"):
+        assert load_memmap(tmp_path / name)["whole"].tolist() == torch.arange(12.0).view(4, 3).tolist()
 
 
 @pytest.mark.parametrize("target", TARGETS)

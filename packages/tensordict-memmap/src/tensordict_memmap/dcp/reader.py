@@ -28,6 +28,7 @@ from torch.futures import Future
 from tensordict_memmap.dcp.items import LISTS, LISTS_FILE, StatePath
 from tensordict_memmap.dcp.values import stream_of
 from tensordict_memmap.distributed.load import BoxReader
+from tensordict_memmap.distributed.placements import awaited
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.engine.syscalls import read_file
 from tensordict_memmap.formats.safetensors.header import (
@@ -205,7 +206,7 @@ class TensorDictReader(StorageReader):
         reader = BoxReader(self._loaded)
         targets = []
         for item in items:
-            target = planner.resolve_tensor(item).detach()
+            target = awaited(planner.resolve_tensor(item))
             box = _box(item)
             if tuple(target.shape) != box.size:
                 raise ValueError(

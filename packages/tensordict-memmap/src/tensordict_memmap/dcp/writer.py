@@ -24,7 +24,7 @@ from tensordict_memmap.dcp.values import dump_value
 from tensordict_memmap.distributed.assign import Share
 from tensordict_memmap.distributed.held import stored_part
 from tensordict_memmap.distributed.layout import Layout
-from tensordict_memmap.distributed.placements import Part
+from tensordict_memmap.distributed.placements import Part, awaited
 from tensordict_memmap.distributed.plan import Box, unpack
 from tensordict_memmap.distributed.team import host_name
 from tensordict_memmap.distributed.write import writes_of
@@ -314,7 +314,7 @@ def _part(item: WriteItem, planner: SavePlanner) -> Part:
             f"key {name!r} was planned as {data.properties.dtype}, and the planner gives {found} for it; plan the "
             "dtype that is written"
         )
-    tensor = tensor.detach()
+    tensor = awaited(tensor)
     check_source(Leaf((name,), "", tensor.dtype, tuple(tensor.shape), source=tensor))
     box = Box(tuple(data.chunk.offsets), tuple(data.chunk.sizes))
     if tuple(tensor.shape) != box.size:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.schema.node import Path, show
 
-__all__ = ["Part", "boxes_of", "check_placements", "local_of", "parts_of"]
+__all__ = ["Part", "awaited", "boxes_of", "check_placements", "local_of", "parts_of"]
 
 Part = tuple[Box, torch.Tensor]
 """A box of a whole tensor, and the memory of this rank that holds its values."""
@@ -24,10 +24,19 @@ _Runs = tuple[tuple[int, int], ...]
 """Ranges of indices of one dimension, as pairs of a start and a length, in the order of the memory of a rank."""
 
 
+def awaited(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without its gradient, after the collective that fills it.
+
+    >>> awaited(torch.ones(2, requires_grad=True))
+    tensor([1., 1.])
+    """
+    plain = tensor.detach()
+    return plain.wait() if isinstance(plain, AsyncCollectiveTensor) else plain
+
+
 def local_of(tensor: DTensor) -> torch.Tensor:
-    """Return the local tensor of a DTensor, after the collective that fills it."""
-    local = tensor.to_local().detach()
-    return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
+    """Return the local tensor of a DTensor."""
+    return awaited(tensor.to_local())
 
 
 def parts_of(tensor: DTensor, key: Path) -> list[Part]:
