@@ -73,7 +73,7 @@ def _is_generated(member: Any, by_dataclass: bool, base: type[Any]) -> bool:
     """Return whether `dataclasses` or `TensorClass` made a method, and not the author of the class."""
     if member is None or hasattr(member, WRITTEN) or getattr(member, "__module__", None) == base.__module__:
         return True
-    code = getattr(member, "__code__", None)
+    code = getattr(inspect.unwrap(member), "__code__", None)  # dataclasses wrap their repr
     return by_dataclass and code is not None and code.co_filename in ("<string>", dataclasses.__file__)
 
 
