@@ -179,3 +179,41 @@ def test_options_that_mean_nothing_are_refused():
         from_arrow(table, mask_key="m")
     with pytest.raises(ValueError, match="occurs twice"):
         from_arrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]))
+
+
+def test_a_dataset_of_hugging_face_is_a_table_with_its_selected_rows():
+    datasets = pytest.importorskip("datasets", reason="datasets of Hugging Face are not installed")
+    pictures = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
+    features = {"picture": datasets.Array2D((2, 3), "uint8"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    dataset = datasets.Dataset.from_dict(
+        {"picture": pictures, "label": [0, 1, 0, 1]}, features=datasets.Features(features)
+    )
+    td = from_arrow(dataset.select([3, 1]).with_format("torch"))
+    assert td["picture"].tolist() == pictures[[3, 1]].tolist() and td["picture"].dtype is torch.uint8
+    assert td["label"].tolist() == [1, 1] and td.batch_size == (2,)
+    again = datasets.Dataset(to_arrow(td.select("label")))  # (datasets know lists, and no tensors of Arrow)
+    assert again[0]["label"] == 1 and from_arrow(again)["label"].tolist() == [1, 1]
+
+
+class Lists(pa.ExtensionType):
+    """Rows of a shape, stored as lists in lists."""
+
+    shape = (2, 3)
+
+    def __init__(self) -> None:
+        super().__init__(pa.list_(pa.list_(pa.int16())), "tests.lists")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+def test_lists_of_an_extension_type_with_a_shape_are_one_tensor():
+    rows = np.arange(18, dtype=np.int16).reshape(3, 2, 3)
+    column = pa.ExtensionArray.from_storage(Lists(), pa.array(rows.tolist(), Lists().storage_type))
+    td = from_arrow(pa.table({"a": column}).slice(1))
+    assert td["a"].dtype is torch.int16 and td["a"].tolist() == rows[1:].tolist()
+    lies = pa.ExtensionArray.from_storage(Lists(), pa.array([[[1, 2], [3]]], Lists().storage_type))
+    with pytest.raises(
+        ValueError, match=r"'a',\) has 3 values of int16, which are no 1 rows of numbers of the shape \[2, 3\]"
+    ):
+        from_arrow(pa.table({"a": lies}))

@@ -5,6 +5,7 @@ Types and buffers are those of https://arrow.apache.org/docs/format/Columnar.htm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -112,6 +113,9 @@ class _Columns:
         if isinstance(kind, self.pa.BaseExtensionType):
             if kind.extension_name == "arrow.fixed_shape_tensor":
                 return self.fixed_shape(array, path)
+            shape = getattr(kind, "shape", None)  # arrays of Hugging Face's datasets are lists in lists
+            if isinstance(shape, tuple) and all(type(n) is int for n in shape) and not array.null_count:
+                return self.lists_of_shape(array.storage, shape, path)
             return _values(array)
         if types.is_fixed_size_list(kind) and _is_number(types, _innermost(types, kind)):
             return self.fixed_size(array, path)
@@ -176,6 +180,19 @@ class _Columns:
         tensor = flat.reshape(len(array), *kind.shape)
         order = kind.permutation
         return tensor if order is None else tensor.permute(0, *[i + 1 for i in order])
+
+    def lists_of_shape(self, array: Any, shape: tuple[int, ...], path: tuple[str, ...]) -> Tensor:
+        """Return a column of nested lists of one shape."""
+        rows = len(array)
+        for _ in shape:
+            array = array.flatten()
+            self.check_inside(array, path)
+        if len(array) != rows * math.prod(shape) or not _is_number(self.pa.types, array.type):
+            raise ValueError(
+                f"the column {path} has {len(array)} values of {array.type}, which are no {rows} rows of numbers of the "
+                f"shape {list(shape)}; cast it to lists"
+            )
+        return self.numbers(array).reshape(rows, *shape)
 
     def check_inside(self, values: Any, path: tuple[str, ...]) -> None:
         """Refuse nulls inside of rows, which no mask of rows tells."""
