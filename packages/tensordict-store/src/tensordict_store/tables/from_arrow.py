@@ -189,8 +189,8 @@ class _Columns:
             self.check_inside(array, path)
         if len(array) != rows * math.prod(shape) or not _is_number(self.pa.types, array.type):
             raise ValueError(
-                f"the column {path} has {len(array)} values of {array.type}, which are no {rows} rows of numbers of the "
-                f"shape {list(shape)}; cast it to lists"
+                f"the column {path} has {len(array)} values of {array.type}, which are no {rows} rows of numbers of "
+                f"the shape {list(shape)}; cast it to lists"
             )
         return self.numbers(array).reshape(rows, *shape)
 
