@@ -202,7 +202,10 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
     """Return the leaves on another device, copied side by side and waited for once where that is safe."""
     if is_compiling():
         return [leaf.to(device, non_blocking=bool(non_blocking)) for leaf in leaves]
-    whole = _shared_bytes(leaves) if leaves and leaves[0].device != device else None
+    devices = {leaf.device for leaf in leaves}
+    if devices <= {device}:
+        return leaves
+    whole = _shared_bytes(leaves)
     if whole is not None:
         return _views_of(whole.to(device, non_blocking=bool(non_blocking)), leaves)
     if non_blocking is not None:
@@ -210,7 +213,7 @@ def _move(leaves: list[Tensor], device: torch.device, non_blocking: bool | None)
     moved = [leaf if leaf.device == device else leaf.to(device, non_blocking=True) for leaf in leaves]
     if device.type == "cpu":
         # results on the host are read without a stream that orders the copies before them
-        for source in {leaf.device for leaf in leaves}:
+        for source in devices:
             if source.type not in ("meta", "cpu"):  # "cpu:0" is not "cpu", and needs no wait
                 torch.accelerator.synchronize(source)
     return moved
