@@ -121,7 +121,7 @@ def test_locks_are_those_of_the_parent():
 def test_results_are_tensordicts_of_their_own():
     td = parent()
     view = td.view_at(torch.tensor([0, 2]))
-    for result in (view + 1, view.clone(), view[0], view.reshape(-1), torch.stack([view, view])):
+    for result in (view + 1, view.clone(), view.split(1)[0], view.reshape(-1), torch.stack([view, view])):
         assert type(result) is TensorDict
     view.clone().zero_()
     assert td["a"].sum() == 66
@@ -147,3 +147,14 @@ def test_what_moves_or_detaches_the_tensors_of_the_parent_is_refused():
     with pytest.raises(TypeError, match="Cannot send a SubTensorDict instance to device/dtype inplace"):
         view.to(torch.float64, inplace=True)
     assert view.to(torch.float64)["a"].dtype == torch.float64 and view["a"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("rows", [0, slice(1), [0], torch.tensor([True, False])], ids=str)
+@pytest.mark.parametrize("index", [slice(2), torch.tensor([0, 2])], ids=str)
+def test_an_index_of_a_view_is_a_view(index, rows):
+    td = parent()
+    part = td.view_at(index)[rows]
+    part.zero_()
+    part["new"] = torch.ones(part.batch_size)
+    assert not td["a"][0].any() and td["a"][1:].all()
+    assert td["new"][0].all() and not td["new"][1:].any()

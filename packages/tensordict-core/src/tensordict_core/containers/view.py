@@ -1,14 +1,14 @@
 """`SubTensorDict`: a live view of the part of a tensordict that an index selects.
 
 It holds the parent and the index only. A read indexes the entries of the parent, and a write is a write into the parent
-at the combined index. A new key is added to the whole parent, with zeros outside the view. Results of operations are
-tensordicts that do not depend on the view.
+at the combined index. A new key is added to the whole parent, with zeros outside the view. An index of a view is
+another view; results of operations are tensordicts that do not depend on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -21,6 +21,7 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.custom import CustomContainer, unpickled
+from tensordict_core.ops.indexing import key_path
 
 __all__ = ["SubTensorDict"]
 
@@ -114,6 +115,14 @@ class SubTensorDict(CustomContainer):
 
     # entries ---------------------------------------------------------------------------------------------------------
 
+    if not TYPE_CHECKING:  # the overloads are those of the general method
+
+        def __getitem__(self, index: Any) -> Any:
+            """Return an entry by key, or a view of a part of this view."""
+            if type(index) is str or (type(index) is tuple and key_path(index)):
+                return super().__getitem__(index)
+            return self._view_at(Index(index, self._meta.batch_size))
+
     def _keys(self) -> Iterable[str]:
         keys: Iterable[str] = self._parent._keys()
         return keys
@@ -136,7 +145,9 @@ class SubTensorDict(CustomContainer):
         return self._part.part_of(self._parent._shape_of(key))
 
     def _read(self, key: str, index: Index | None) -> Any:
-        return self._get(key) if index is None else self._parent._read(key, self._within(index))
+        if index is None:
+            return self._get(key)
+        return self._parent._read(key, self._within(index)) if self._reads_copy else self._get(key)[index.idx]
 
     def _set(self, key: str, value: Any) -> None:
         plan = WritePlan(adds=True)

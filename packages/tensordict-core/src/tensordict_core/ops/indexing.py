@@ -67,7 +67,7 @@ class Indexing(Node):
                 if isinstance(value, Node)
                 else value
             )
-        if type(index) is tuple and (path := _as_path(index)):
+        if type(index) is tuple and (path := key_path(index)):
             return self._get_path_value(path)
         if self._locked:
             return self._locked_part(Index(index, self._meta.batch_size))
@@ -102,7 +102,7 @@ class Indexing(Node):
         >>> td["a"].sum(), td["a"].shape
         (tensor(2.), torch.Size([3, 2]))
         """
-        if type(index) is str or (type(index) is tuple and _as_path(index)):
+        if type(index) is str or (type(index) is tuple and key_path(index)):
             self.set(index, value)
             return
         self._index_put(Index(index, self._meta.batch_size), value)
@@ -207,7 +207,7 @@ def _index_of_entry(parent: Any, name: str, index: Any) -> Index:
     return own
 
 
-def _as_path(index: tuple[Any, ...]) -> tuple[str, ...]:
+def key_path(index: tuple[Any, ...]) -> tuple[str, ...]:
     """Return a nested key (strings and tuples of strings only) as a flat path; an empty one for an index."""
     for part in index:
         if type(part) is not str:
@@ -216,7 +216,7 @@ def _as_path(index: tuple[Any, ...]) -> tuple[str, ...]:
         return index
     path: list[str] = []
     for part in index:
-        inner = (part,) if type(part) is str else _as_path(part) if type(part) is tuple else ()
+        inner = (part,) if type(part) is str else key_path(part) if type(part) is tuple else ()
         if not inner:
             return ()
         path += inner

@@ -110,7 +110,7 @@ class Splitting(Node):
         """Return consecutive pieces of these sizes along ``dim``; containers with a faster way override it."""
         pieces, start = [], 0
         for n in sizes:
-            pieces.append(self[(slice(None),) * dim + (slice(start, start + n),)])
+            pieces.append(self._index(Index((slice(None),) * dim + (slice(start, start + n),), self._meta.batch_size)))
             start += n
         return pieces
 
@@ -155,6 +155,5 @@ class Splitting(Node):
 
     def _cut_at(self, indices: Any, dim: int) -> tuple[Self, ...]:
         cuts = [0, *[int(i) for i in indices], self._meta.batch_size[dim]]
-        return tuple(
-            self[(slice(None),) * dim + (slice(a, b),)] for a, b in zip([0, *cuts[1:-1]], cuts[1:], strict=True)
-        )
+        indices = [(slice(None),) * dim + (slice(a, b),) for a, b in zip([0, *cuts[1:-1]], cuts[1:], strict=True)]
+        return tuple(self._index(Index(index, self._meta.batch_size)) for index in indices)
