@@ -421,3 +421,17 @@ def test_stacks_that_are_dense_in_part_keep_the_order_of_keys():
     first = TensorDict({"a": {"c": torch.zeros(3)}, "b": torch.zeros(3)})
     stack = maybe_dense_stack([first, TensorDict({"a": {}, "b": torch.ones(3)})])
     assert list(stack.keys()) == ["a", "b"] and type(stack["a"]) is LazyStackedTensorDict
+
+
+def test_a_safe_renaming_does_not_replace_the_entry_of_one_element():
+    stack = lazy_stack([TensorDict({"b": torch.zeros(2), "a": torch.ones(2)}), TensorDict({"b": torch.zeros(2)})])
+    for td, old, new in ((stack, "b", "a"), (TensorDict({"n": stack}, [2]), ("n", "b"), ("n", "a"))):
+        with pytest.raises(KeyError, match="already present"):
+            td.rename_key_(old, new, safe=True)
+    assert stack[0]["a"].tolist() == [1.0, 1.0]
+    assert list(stack.rename_key_("b", "c", safe=True)[0].keys()) == ["a", "c"]
+
+
+def test_clamp_of_bools_takes_a_bool_and_a_number():
+    td = TensorDict({"a": torch.tensor([True, False])}, [2])
+    assert td.clamp(True, -1)["a"].equal(torch.clamp(td["a"], True, -1))

@@ -51,7 +51,12 @@ OBSERVED = (
     seen("`td.flatten(end_dim=1)`", calls="flatten|unflatten", kind="result > DimensionError"),
     seen("an invalid argument that the reference does not check", kind="^result", ours="default='x' is unknown"),
     seen("an invalid argument that the reference", kind="kind", ours="Broken.*TypeError", text="is_leaf="),
-    seen("an invalid argument that the reference", kind="^result", ours="Index.*Error: ", text=r"update_at_\(\{\}"),
+    seen(
+        "an invalid argument that the reference",
+        kind="^result",
+        ours="Index.*Error: ",
+        text=r"update_at_\((input_dict_or_td=)?\{\}",
+    ),
     seen("a dim far out of range in `stack`", calls="(torch[.])?cat|cat_tensors", kind="result > DimensionError"),
     seen("`td.repeat_interleave(2, dim)`", calls="repeat_interleave", kind="result > DimensionError"),
     seen("`stack.new_zeros([-1], empty_lazy=True)`", ours="has a negative number", kinds="lazy"),
@@ -74,6 +79,14 @@ OBSERVED = (
         '`td.set_("a", value)` of fewer', calls="set.*", kind="RuntimeError > result", theirs="expanded|shape mismatch"
     ),
     seen("`stack.new_zeros([-1], empty_lazy=True)`", ours="empty_lazy=True keeps the stack dimension", kinds="lazy"),
+    seen('`td.get_at(("a", "b"), 0)` through', calls="get_at", kind="ThroughLeafError > result", ours="None"),
+    seen(
+        "`td.update_at_(source, index)` of a locked",
+        calls="update_at_",
+        kind="> result",
+        theirs="Cannot mod",
+        text=VALUES,
+    ),
     seen("`UnbatchedTensor` entries of reductions", calls="pack", ours="is a UnbatchedTensor, and pack"),
     seen("`td[...]` and `td[()]`", calls="detach_", ours="Can't detach views in-place", text=r"\)\[:\]"),
     seen(

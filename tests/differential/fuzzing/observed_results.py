@@ -95,7 +95,7 @@ RESULTS = (
     seen("`tensor < lazy`", kind="length|value|kind", place="[.]z", kinds="lazy.*class|class.*lazy", text=MORE),
     seen("`lazy.narrow(...)`", calls="narrow|expand", kind="locked", kinds="lazy"),
     seen("the locks of results of `pow", kind="locked", kinds="lazy", calls="(operator|refl).*|r?sub", text=MORE),
-    seen("the locks of results of `pow", kind="locked", text="Unbatched", calls="(operator|reflected) .*"),
+    seen("the locks of results of `pow", kind="locked", text="Unbatched", calls="(oper|refl).*|mul|r?sub|add|div|pow"),
     seen(
         "`UnbatchedTensor` entries of reductions",
         calls=SUMS,
@@ -188,7 +188,7 @@ RESULTS = (
     ),
     seen('`td.set_at_("s", tensor, index)`', calls="set_at_", ours="too many indices", kind="^result", text=VALUES),
     seen('`td.set_at_("u", value, index)`', calls="set_at_", ours="is an unbatched tensor", kind="^result"),
-    seen("`td[index] = array` where", calls="setitem value", kind="IndexError > result", text="Unbatched.*np[.]ones"),
+    seen("`td[index] = array` and", calls="setitem value", kind="IndexError > result", text="Unbatched.*np[.]ones"),
     seen("nested tensordicts of more batch dimensions in `to_dict", calls="to_dict", kind="kind", text="tolist_first="),
     seen("the inner lists of `td.tolist(", calls="tolist", theirs="^'list'$", ours="^'namedtuple'$", text="as_linked"),
     seen(
@@ -213,7 +213,12 @@ RESULTS = (
         text=r"= t\(\[\]|'float64'",
     ),
     seen("`merge_tensordicts` of lazy", calls="merge_.*", kind="^result > StackError", ours="Failed to stack"),
-    seen("`UnbatchedTensor` entries of reductions", calls=SUMS, ours="this tensordict has none", text="Unbatched"),
+    seen(
+        "`UnbatchedTensor` entries of reductions",
+        calls=f"{SUMS}|cummax|cummin",
+        ours="this tensordict has none",
+        text="Unbatched",
+    ),
     seen(
         '`td.update_at_({"a": nested}, index)`',
         calls="update_at_",
@@ -257,11 +262,19 @@ RESULTS = (
         kinds="lazy",
     ),
     seen(
-        '`tc.set_("label", 1.0)`', calls="set_", kind="> result", theirs="InplaceWriteError: Failed to upd", text=VALUES
+        '`tc.set_("label", 1.0)`',
+        calls="set_?",
+        kind="> result",
+        theirs="InplaceWriteError: Failed to upd",
+        text=VALUES,
     ),
     seen("`td.new_zeros([])` of a tensordict with names", calls="new_.*", kind="names", ours=r"^\(\)$"),
     seen(
-        "values under other keys", calls="update_at_", kind="> result", theirs="attribute '_get_str'", text="keys_to_up"
+        "values under other keys",
+        calls="update_(at_)?",
+        kind="> result",
+        theirs="attribute '_get_str'",
+        text="keys_to_up",
     ),
     seen("`LazyStackedTensorDict.from_dict", calls="from_dict", ours="the items cannot be empty", kinds="^lazy"),
     seen("`lazy.narrow(...)`", calls="getitem index", kind="shares", theirs="False", kinds="ragged"),
@@ -293,10 +306,43 @@ RESULTS = (
         kinds="lazy",
     ),
     seen(
+        "the type of the result of shape operations on",
+        calls="split",
+        kind="keys",
+        theirs=r"^\[\]$",
+        kinds="lazy.*class",
+    ),
+    seen("`tensor < lazy`", kind="value|rows", place="stack_dim", kinds="lazy", text=MORE),
+    seen(
+        '`params["nested"]` of a `TensorDictParams`',
+        calls="update|set.*",
+        kind="kind|grad",
+        place="[.].*[.]",
+        kinds="^params.*nested",
+        theirs="^Tensor$|^False$",
+    ),
+    seen('`tc.pop("label")`', calls="popitem", kind="kind", kinds="lazy.*class", theirs="^Point$", ours="^Lazy"),
+    seen("`stack.densify()` where elements lack", calls="densify", place="[.]", kinds="ragged", text=VALUES),
+    seen(
+        "operations of a lazy stack whose elements differ", kind="values", kinds="ragged", text="reduce=(?!False|None)"
+    ),
+    seen("identity operations of a `TensorDictParams`", calls="exclude|select", kind="locked", kinds="^params"),
+    seen("the order of keys after `densify`", calls="select", kind="order", kinds="^params", text="inplace=True"),
+    seen("the locks of results of `pow", calls="getitem index", kind="locked", kinds="lazy", text=r"I\[\[(True|False)"),
+    seen("`td[index] = array` and", calls="set_at_", kind="> result", theirs="expand.torch", text="Unbatched"),
+    seen(
+        '`stack["n", "b"] = value` of a nested',
+        calls="set.*",
+        kind="batch|names",
+        place="[.]",
+        kinds="lazy",
+        text=r"NonTensorData\('v'\)|'text'",
+    ),
+    seen(
         "a negative `dim` of `cummax",
         calls=f"{SUMS}|cummax|cummin",
         ours="concatenates the leaves|than -tensordict.batch_dims|equal to -tens",
-        text=r"-\d.*reduce=True|reduce=True.*-\d",
+        text=r"-\d.*reduce=(?!False|None)|reduce=(?!False|None).*-\d",
     ),
     seen("`pad_sequence` of tensordicts with other", calls="pad_sequence", ours="Failed to stack|are exclusive"),
     seen("a tuple of numbers as an entry", kind="dtype", theirs="float64", ours="float32", text=r"\(\)"),
@@ -312,7 +358,7 @@ RESULTS = (
     seen("`td.expand_as(other)`", calls="expand_as", kind="batch|names", place="result[.]"),
     seen('`td.pop("label")`'.replace("td", "tc"), calls="setdefault", kind="kind", kinds="class"),
     seen("identity operations of a `TensorDictParams`", calls="cpu|to", kind="locked", kinds="^params"),
-    seen("a negative `dim` of `cummax", calls="cummax|cummin", kind="values|shape", text="reduce=True"),
+    seen("a negative `dim` of `cummax", calls="cummax|cummin", kind="values|shape", text="reduce=(?!False|None)"),
     seen("the lock of non-tensor values", kind="locked", place=r"result[.]", text=VALUES),
     seen(
         "the type of the result of shape operations",

@@ -166,6 +166,8 @@ FAULTS = {
     "gradient": r"a leaf Variable that requires grad",
     "alpha": r"Boolean alpha only supported|takes a bool as alpha",
     "names": r"the length of the dimension names must equate",
+    "out": r"object has no attribute 'is_locked'|a tensordict as out",
+    "hash": r"unhashable type",
     "given twice": r"give the index once",
     "source": r"object has no attribute '(items|keys)'",
     "no operand": r"needs at least one key",
@@ -188,7 +190,9 @@ def other_fault(program: Program, difference: Difference) -> bool:
         return False
     texts = []
     for text in (difference.theirs, difference.ours):  # errors of functions of the program
-        text = text.replace("object is not callable", "is not callable")
+        text = text.replace("object is not callable", "is not callable").replace(
+            "can only concatenate", "cannot be summed"
+        )
         texts.append(text.replace("has no attribute 'sum'", "cannot be summed"))
     if INTERNAL.search(texts[1]):
         return False
@@ -208,7 +212,7 @@ def doubled(difference: Difference) -> bool:
 
 def keeps_more(difference: Difference) -> bool:
     """Whether ours keeps rows of more entries than the reference, or keeps the elements of a lazy stack apart."""
-    if difference.kind == "rows" and difference.theirs.startswith("["):
+    if difference.kind in ("rows", "keys") and difference.theirs.startswith("["):
         return set(ast.literal_eval(difference.theirs)) < set(ast.literal_eval(difference.ours))
     return is_kind(difference, "TensorDict", "LazyStackedTensorDict") or difference.place.endswith("stack_dim")
 

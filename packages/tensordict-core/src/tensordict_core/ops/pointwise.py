@@ -164,7 +164,7 @@ class Pointwise(Node):
         """
         if min is None and max is None:
             raise errors.NoLimitError("clamp needs min, max or both; give at least one limit")
-        if type(min) in (int, float) and type(max) in (int, float):  # one pass over the memory of each leaf
+        if type(min) in (int, float, bool) and type(max) in (int, float, bool):  # one pass over the memory of each leaf
             result = self._rebuild(iter([torch.clamp(leaf, min, max) for leaf in self._leaves()]), UNLOCKED)
         else:
             result = self if min is None else self.clamp_min(min)

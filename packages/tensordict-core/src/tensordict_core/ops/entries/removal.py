@@ -16,6 +16,16 @@ from tensordict_core.ops.entries.access import Access
 __all__ = ["Removal"]
 
 
+def _is_taken(node: Any, path: tuple[str, ...]) -> bool:
+    """Return whether there is an entry at a path, in any element of a lazy stack."""
+    if node._is_lazy_stack:
+        return any(_is_taken(element, path) for element in node._inmost().tensordicts)
+    value = node._peek(path[0])
+    if value is None or len(path) == 1:
+        return value is not None
+    return isinstance(value, Node) and not value._is_opaque and _is_taken(value, path[1:])
+
+
 class Removal(Access):
     """Methods that remove and rename entries."""
 
@@ -128,7 +138,7 @@ class Removal(Access):
             raise errors.empty_key()
         if old == new:
             return self
-        if safe and new in self:
+        if safe and _is_taken(self, new):
             raise errors.existing_key(new_key)
         if old[:-1] == new[:-1]:
             parent._rename(name, new[-1])
