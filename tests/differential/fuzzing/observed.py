@@ -20,7 +20,7 @@ OBSERVED = (
     seen("`pad_sequence` of entries without dimensions", theirs="Cannot pad scalars", ours="IndexError: pad_dim"),
     seen(
         "a wrong argument that meets an error inside the reference",
-        kind="ValueError > (Key|Runtime)Error",
+        kind="ValueError > (Unmatched)?(Key|Runtime)Error",
         theirs=r"zip\(\) argument",
     ),
     seen(

@@ -107,7 +107,7 @@ RESULTS = (
         "`UnbatchedTensor` entries of reductions",
         calls=SUMS,
         kind="> result",
-        theirs="^IndexError: Dim",
+        theirs="^IndexError: Dim|^RuntimeError: (Sizes|Tensors)",
         text="Unbatched",
     ),
     seen("`stack.depth`", calls="property depth", kind="value", kinds="lazy.*class|ragged"),
@@ -154,7 +154,7 @@ RESULTS = (
     seen(
         "`TensorDictParams.from_list`", calls="from_(list|any|tuple|dict_instance)", kind="kind|grad", kinds="^params"
     ),
-    seen("`td.empty(recurse=True)`", calls="empty", kind="keys", text=VALUES),
+    seen("`td.empty(recurse=True)`", calls="empty", kind="keys|rows", text=VALUES),
     seen('`td.select("a", ("a", "b"))`', calls="select", kind="keys", text=r"select\('(\w)'.*\('\1'"),
     seen("`td.flatten_keys(is_leaf=default_is_leaf)`", calls="flatten_keys", kind="keys", text="default_is_leaf"),
     seen("which tensorclass operations return the instance", calls="tolist", kind="kind", kinds="class"),
@@ -284,7 +284,12 @@ RESULTS = (
         ours="too many indices",
         text=r"y = TensorDict\(\{\}",
     ),
-    seen("an integer as a batch size", calls="(named_)?apply", kind="> result", theirs="'int' object is not iterable"),
+    seen(
+        "an integer as a batch size",
+        calls="(named_)?apply|empty",
+        kind="> result",
+        theirs="'int' object is not iter",
+    ),
     seen("`from_any({", calls="from_any", kind="> result", theirs="Received a new batch size", text=r"\[\{'b': 1\}"),
     seen("`td.reshape(2, 3, size=None)`", kind="> result", theirs="Either the kwarg", text="(size|dims)=None"),
     seen(
@@ -307,7 +312,7 @@ RESULTS = (
     ),
     seen(
         "the type of the result of shape operations on",
-        calls="split",
+        calls="(tensor_)?split",
         kind="keys",
         theirs=r"^\[\]$",
         kinds="lazy.*class",

@@ -160,11 +160,12 @@ FAULTS = {
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source"
     r"|incompatible with the batch-size|expand_as_right requires|incompatible with dest shape",
     "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
-    r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination",
+    r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination"
+    r"|incompatible function arguments",
     "comparison": r"not supported between instances",
     "function": r"is not callable|cannot be summed",
     "gradient": r"a leaf Variable that requires grad",
-    "alpha": r"Boolean alpha only supported|takes a bool as alpha",
+    "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
     "names": r"the length of the dimension names must equate",
     "out": r"object has no attribute 'is_locked'|a tensordict as out",
     "hash": r"unhashable type",

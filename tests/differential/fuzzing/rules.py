@@ -196,7 +196,7 @@ RULES = (
     Rule(
         "`td.prod(dim=(0, 1))`",
         lambda p, d: (
-            p.call.name in ("amax", "amin", "prod", "max", "min", "quantile")
+            p.call.name in ("amax", "amin", "prod", "max", "min", "quantile", "nansum", "sum")
             and any(value.startswith(("(", "[")) for _, value in p.call.arguments)
             and (
                 d.kind in ("batch", "shape", "values", "names", "result > DimensionError")
