@@ -26,6 +26,9 @@ __all__ = ["UpdatePlan", "WritePlan", "Writer", "broadcast_to", "broadcasts", "e
 Writer = Callable[[Sequence[NestedKey], Sequence[Tensor], Sequence[Tensor]], None]
 """Writes sources into leaves; the keys of the leaves are given too, for errors."""
 
+SMALL_PART = 1 << 20
+"""The number of bytes from which the part of a leaf that an index selects is left to the writer of its class."""
+
 _writers: dict[type[Any], Writer] = {}
 _found: dict[type[Any], Writer | None] = {}
 """The results of `_writer_of` by type of leaf."""
@@ -36,7 +39,8 @@ def register_writer(cls: type[Tensor], writer: Writer) -> None:
 
     The function gets all leaves of one call, with their keys for errors, and a tensor of the same shape for each. These
     tensors may differ in dtype, device or layout, and may share memory with a leaf, in which case the order counts.
-    Keys and shapes were checked and nothing has been written when it is called.
+    Keys and shapes were checked and nothing has been written when it is called. Parts of less than a megabyte that an
+    index selects are written by ``leaf[index] = source`` instead.
 
     Args:
         cls: The type of the leaves; its subclasses are included.
@@ -63,6 +67,13 @@ def _writer_of(kind: type[Any]) -> Writer | None:
     if kind not in _found:
         _found[kind] = next((_writers[base] for base in kind.__mro__ if base in _writers), None)
     return _found[kind]
+
+
+def _is_small_part(leaf: Tensor, index: Index) -> bool:
+    """Return whether the class of a leaf has a writer, and writes a part of this size by itself as fast."""
+    if _writer_of(type(leaf)) is None or leaf.is_nested:
+        return False
+    return index.part_of(leaf.shape).numel() * leaf.itemsize < SMALL_PART
 
 
 class WritePlan:
@@ -137,8 +148,8 @@ class WritePlan:
             RuntimeError: The tensor does not broadcast to the part, or differs in dtype where torch converts none.
         """
         if isinstance(source, Tensor):
-            if index.gives_views and type(leaf) is not Tensor:  # leaves of one type may be written together
-                part = leaf[index.idx] if index.parts else leaf
+            if index.gives_views and type(leaf) is not Tensor and not _is_small_part(leaf, index):
+                part = leaf[index.idx] if index.parts else leaf  # parts of one type may be written together
                 self.add(key, part, source if source.shape == part.shape else broadcast_to(key, source, part.shape))
                 return
             got = source.shape

@@ -432,10 +432,11 @@ class MemoryMappedTensor(Filled, Views):
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(value, torch.Tensor):
             if type(index) in _BASIC:
-                target = super().__getitem__(index)
-                if target.nbytes >= FILE_WRITE_MIN:
-                    copy_into(self._view(target, index), value)
-                    return
+                if self.nbytes >= FILE_WRITE_MIN:
+                    target = super().__getitem__(index)
+                    if target.nbytes >= FILE_WRITE_MIN:
+                        copy_into(self._view(target, index), value)
+                        return
             else:
                 rows = row_numbers(self, index, ROW_WRITE_MIN * self.itemsize)
                 if rows is not None and not value.requires_grad:
