@@ -17,9 +17,8 @@ from tensordict_core.extension import annotate
 from tensordict_memmap.loading.open import describe, open_any, open_packed
 from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
 from tensordict_memmap.remote.urls import is_remote, local_path
-from tensordict_memmap.schema.diff import differences, fit
+from tensordict_memmap.schema.diff import fit, refuse_new_keys
 from tensordict_memmap.schema.node import Leaf, Node
-from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows
 from tensordict_memmap.schema.sharded import has_distributed
 
@@ -194,15 +193,8 @@ def load_memmap_(
 
 
 def _write_into(td: Any, loaded: Any) -> Any:
-    if td.is_locked:
-        unknown = differences(plan(loaded), plan(td)).unexpected
-        if unknown:
-            raise KeyError(
-                f"key {unknown[0]!r} is not in the tensordict, which is locked; unlock it, or skip the key with "
-                "load_into(..., strict=False)"
-            )
-        return td.update_(loaded)
-    return td.update(loaded, inplace=True)
+    refuse_new_keys(loaded, td)
+    return td.update_(loaded) if td.is_locked else td.update(loaded, inplace=True)
 
 
 def from_safetensors(

@@ -19,8 +19,7 @@ from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import local_path
 from tensordict_memmap.saving.options import SaveOptions
-from tensordict_memmap.schema.diff import differences
-from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.schema.diff import refuse_new_keys
 
 __all__ = ["gather_values", "load_into_ranks", "save"]
 
@@ -118,11 +117,6 @@ def load_into_ranks(
     """
     request = LoadRequest(mode="r", allow_pickle=bool(allow_pickle), verify=verify, parts=wanted_parts(td))
     loaded = open_any(local_path(path), request)
-    unknown = differences(plan(loaded), plan(td)).unexpected if td.is_locked else []
-    if unknown:
-        raise KeyError(
-            f"key {unknown[0]!r} is not in the tensordict, which is locked; unlock it, or load with like= and "
-            "strict=False"
-        )
+    refuse_new_keys(loaded, td)
     read_into(td, loaded)
     return td.update_(loaded) if td.is_locked else td.update(loaded, inplace=True)

@@ -18,7 +18,7 @@ from tensordict_core.extension import Node as TensorNode
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, Value, listed, nodes, plain, show
 from tensordict_memmap.schema.plan import LAZY, plan
 
-__all__ = ["Report", "differences", "fit", "refuse", "table", "write"]
+__all__ = ["Report", "differences", "fit", "refuse", "refuse_new_keys", "table", "write"]
 
 
 Key = str | Path
@@ -291,3 +291,17 @@ def _wrapped(node: Node) -> Any:
         elif any(part is not node.parts[name].origin for name, part in parts.items()):
             made = LazyStackedTensorDict(*parts.values(), **node.facts)
     return made
+
+
+def refuse_new_keys(loaded: Any, td: Any) -> None:
+    """Raise the error for an entry of a save that a locked tensordict lacks.
+
+    Raises:
+        KeyError: There is such an entry; the error names it.
+    """
+    unknown = differences(plan(loaded), plan(td)).unexpected if td.is_locked else []
+    if unknown:
+        raise KeyError(
+            f"key {unknown[0]!r} is not in the tensordict, which is locked; unlock it, or load with like= and "
+            "strict=False, which leaves the key out"
+        )

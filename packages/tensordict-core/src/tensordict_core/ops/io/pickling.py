@@ -189,9 +189,6 @@ class Serialization(Node):
         Tensors that autograd computed are cloned: torch copies leaves of the graph only.
         """
         state = self.__getstate__()
-        for value in entries.values() if type(entries := self._entries) is dict else ():
-            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-                memo.setdefault(id(value), value.clone())
         new: Self = _new(type(self))
         memo[id(self)] = new
         meta = state.pop("_meta", None)  # never changed, so copies share it
