@@ -172,26 +172,29 @@ class Applying(Node):
             if is_leaf_tensor(result) and len(own) > dims
         )
 
+    def _put_inplace(self, results: list[Any], is_leaf: IsLeaf | None, out: Any) -> Any:
+        """Write the results into the leaves of this tensordict or of ``out``; a number fills its leaf."""
+        if out is not None:
+            check_out("apply", out)
+        target: Any = self if out is None else out
+        leaves = self._leaves(is_leaf)
+        if target is self and all(map(is_, results, leaves)):
+            return self  # the function wrote into the leaves
+        results = [
+            new
+            if is_leaf_tensor(new) or not (isinstance(new, int | float | complex) and is_leaf_tensor(leaf))
+            else torch.full_like(leaf, new)
+            for leaf, new in zip(leaves, results, strict=True)
+        ]
+        how = _PLAIN if is_leaf is None else How(is_leaf=is_leaf, check=True)
+        target.update_(self._rebuild(iter(results), how))
+        return target
+
     def _put_results(self, results: list[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> Any:
         """Return a tree with the results as leaves, or write them into this tensordict or ``out``."""
         out, filter_empty = options.get("out"), options.get("filter_empty")
         if options.get("inplace"):
-            if out is not None:
-                check_out("apply", out)
-            target: Any = self if out is None else out
-            leaves = self._leaves(is_leaf)
-            if target is self and all(map(is_, results, leaves)):
-                return self  # the function wrote into the leaves
-            # a number fills its leaf
-            results = [
-                new
-                if is_leaf_tensor(new) or not (isinstance(new, int | float | complex) and is_leaf_tensor(leaf))
-                else torch.full_like(leaf, new)
-                for leaf, new in zip(leaves, results, strict=True)
-            ]
-            how = _PLAIN if is_leaf is None else How(is_leaf=is_leaf, check=True)
-            target.update_(self._rebuild(iter(results), how))
-            return target
+            return self._put_inplace(results, is_leaf, out)
         meta = self._meta
         dims = len(meta.batch_size)
         batch_size, device, names = options.get("batch_size"), options.get("device", KEEP), options.get("names", KEEP)

@@ -251,13 +251,10 @@ def _match_batch(
     if isinstance(form, TensorCollection):  # saved as the container that it wraps
         rows, form = form, form._disk_form()
     if isinstance(node, Parts):
-        if (
-            not isinstance(form, tuple)
-            or WRAPPED not in form[1]
-            or (node.cls is not None and type(rows) is not node.cls)
-        ):
+        parts = form[1] if isinstance(form, tuple) else {}
+        if WRAPPED not in parts or (node.cls is not None and type(rows) is not node.cls):
             raise ValueError(f"{here}: {type(rows).__name__} where the saved rows have a {node.type_name}; convert it")
-        _match_batch(node.parts[WRAPPED], form[1][WRAPPED], number, out, ragged)
+        _match_batch(node.parts[WRAPPED], parts[WRAPPED], number, out, ragged)
         return
     assert isinstance(node, Dense)
     if not isinstance(rows, TensorCollection) or is_non_tensor(rows) or form is not None:
@@ -274,21 +271,23 @@ def _match_batch(
             count = number[0] if number else 1
             out[entry.file] = match_ragged(entry, ragged[entry.file], value, count, one=not number)
         elif isinstance(entry, Leaf):
-            if (
-                not isinstance(value, torch.Tensor)
-                or value.dtype != entry.dtype
-                or tuple(value.shape) != number + entry.shape[1:]
-            ):
-                kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-                raise ValueError(
-                    f"key {show(entry.key)} is {kind} where the saved rows have {entry.dtype} "
-                    f"{list(number + entry.shape[1:])}; convert or reshape it"
-                )
-            out[entry.file] = value
+            out[entry.file] = _matching_leaf(entry, value, number + entry.shape[1:])
         elif isinstance(entry, Value):
             _check_value(entry, value)
         else:
             _match_batch(entry, value, number, out, ragged)
+
+
+def _matching_leaf(saved: Leaf, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        if value.dtype == saved.dtype and tuple(value.shape) == shape:
+            return value
+        kind = f"{value.dtype} {list(value.shape)}"
+    else:
+        kind = type(value).__name__
+    raise ValueError(
+        f"key {show(saved.key)} is {kind} where the saved rows have {saved.dtype} {list(shape)}; convert or reshape it"
+    )
 
 
 def _ragged_parts(node: Dense, rows: LazyStackedTensorDict) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 import xxhash
@@ -23,7 +23,7 @@ from tensordict_memmap.loading.remote import RemoteFolder, RemoteSave
 from tensordict_memmap.remote.block_cache import CachedFile
 from tensordict_memmap.remote.snapshots import current_snapshot
 from tensordict_memmap.remote.store import Store
-from tensordict_memmap.schema.node import WRAPPED, Value, leaves, nodes
+from tensordict_memmap.schema.node import WRAPPED, Leaf, Node, Value, leaves, nodes
 from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.rows_committed import fingerprint
 
@@ -64,45 +64,60 @@ def _fill(save: RemoteSave, staged: str, identity: Any) -> None:
     document = save.store.read(save.stored_path(NAME))
     manifest = None if document is None else Manifest.loads(document, where=f"{save.url}/{NAME}")
     node = parse(folder)
-    small = {one.pickle for one in nodes(node) if isinstance(one, Value) and one.pickle is not None}
-    sparse: list[CachedFile] = []
-    columns = []
-    rows = None if manifest is None else _committed_rows(manifest, folder)
-    for leaf in leaves(node):
-        if leaf.layout != "strided":
-            small.add(leaf.shapes_file)
-        listed = None if manifest is None else manifest.files.get(leaf.file)
-        size = save.files.get(leaf.file, 0) if listed is None else listed.size
-        if rows is not None and leaf.layout == "strided":
-            size = rows * prod(leaf.shape[1:]) * leaf.dtype.itemsize
-        columns.append((leaf.key, leaf.file, prod(leaf.shape[1:]) * leaf.dtype.itemsize))
-        if size:
-            sparse.append(CachedFile(leaf.file, save.stored_path(leaf.file), size))
-    small |= {name for name in save.files if name.rpartition("/")[2] == META}
-    for name in sorted({*small, *(file.path for file in sparse)} - {""}):
-        target = os.path.join(place, *name.split("/"))
-        if os.path.commonpath([place, os.path.abspath(target)]) != place:
-            raise ValueError(f"{save.url} is damaged: its file {name!r} lies outside its folder; save again")
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        if name in small:
-            with open(target, "wb") as file:
-                file.write(folder.read(name) or b"")
+    sparse = _sparse_files(save, node, manifest, None if manifest is None else _committed_rows(manifest, folder))
+    for name in sorted(_small_files(save, node)):
+        with _create(save, place, name) as file:
+            file.write(folder.read(name) or b"")
     for one in sparse:
-        with open(os.path.join(place, *one.path.split("/")), "wb") as file:
+        with _create(save, place, one.path) as file:
             file.truncate(one.size)
     if document is not None:
-        with open(os.path.join(place, NAME), "wb") as file:
+        with _create(save, place, NAME) as file:
             file.write(document)
     versions = {} if save.snapshot else _versions(save.store)
     info = {
         "url": save.url,
         "identity": identity,
         "files": [list(one) for one in sparse],
-        "columns": columns,
+        "columns": [(leaf.key, leaf.file, _row_bytes(leaf)) for leaf in leaves(node)],
         "versions": {one.remote: versions.get(one.remote) for one in sparse} if versions else {},
     }
     with open(os.path.join(staged, INFO), "wb") as file:
         file.write(orjson.dumps(info))
+
+
+def _small_files(save: RemoteSave, node: Node) -> set[str]:
+    """Return the paths of the descriptions, shapes and pickled values of a save, which are downloaded whole."""
+    small = {name for name in save.files if name.rpartition("/")[2] == META}
+    small |= {one.pickle for one in nodes(node) if isinstance(one, Value) and one.pickle is not None}
+    small |= {leaf.shapes_file for leaf in leaves(node) if leaf.layout != "strided"}
+    return small - {""}
+
+
+def _sparse_files(save: RemoteSave, node: Node, manifest: Manifest | None, rows: int | None) -> list[CachedFile]:
+    """Return the files of the leaves, whose blocks are downloaded when they are read, without the empty ones."""
+    sparse = []
+    for leaf in leaves(node):
+        listed = None if manifest is None else manifest.files.get(leaf.file)
+        size = save.files.get(leaf.file, 0) if listed is None else listed.size
+        if rows is not None and leaf.layout == "strided":
+            size = rows * _row_bytes(leaf)
+        if size:
+            sparse.append(CachedFile(leaf.file, save.stored_path(leaf.file), size))
+    return sparse
+
+
+def _row_bytes(leaf: Leaf) -> int:
+    return prod(leaf.shape[1:]) * leaf.dtype.itemsize
+
+
+def _create(save: RemoteSave, place: str, name: str) -> BinaryIO:
+    """Open a new file of the cache; its path must not lead out of the folder."""
+    target = os.path.join(place, *name.split("/"))
+    if os.path.commonpath([place, os.path.abspath(target)]) != place:
+        raise ValueError(f"{save.url} is damaged: its file {name!r} lies outside its folder; save again")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    return open(target, "wb")
 
 
 def _committed_rows(manifest: Manifest, folder: RemoteFolder) -> int | None:

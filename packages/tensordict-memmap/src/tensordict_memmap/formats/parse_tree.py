@@ -139,21 +139,17 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
     node = Dense(key, place, size, None if names is None else tuple(names))
     node.owner = owner if isinstance(owner, str) else None
     entries = node.entries
-    rest = only[1:]
     for name, about in record.items():
         if only and name != only[0]:
             continue
-        if type(about) is dict and (name not in RESERVED_FIELDS or _is_entry(about)):
-            if "dtype" in about:
-                stem = encode_key(name)
-                if stem != name and not folder.has(_inside(place, stem + LEAF)):
-                    stem = _raw(folder, place, name, LEAF, stem)
-                entries[name] = _parse_leaf(about, (*key, name), place, stem, size)
-            elif "type" in about:
-                stem = encode_key(name)
-                if stem != name and not folder.has(_inside(place, stem)):
-                    stem = _raw(folder, place, name, "", stem)
-                entries[name] = _parse(folder, place=_inside(place, stem), key=(*key, name), around=size, only=rest)
+        if type(about) is not dict or (name in RESERVED_FIELDS and not _is_entry(about)):
+            continue
+        if "dtype" in about:
+            stem = _stem(folder, place, name, LEAF)
+            entries[name] = _parse_leaf(about, (*key, name), place, stem, size)
+        elif "type" in about:
+            inside = _inside(place, _stem(folder, place, name, ""))
+            entries[name] = _parse(folder, place=inside, key=(*key, name), around=size, only=only[1:])
     escaped = record.get("_entries")
     if type(escaped) is dict and not _is_entry(escaped):
         _parse_escaped(folder, escaped, node, only)
@@ -187,8 +183,11 @@ def _is_entry(about: dict[str, Any]) -> bool:
     return isinstance(about.get("dtype"), str) or isinstance(about.get("type"), str)
 
 
-def _raw(folder: Folder, place: str, name: str, ending: str, stem: str) -> str:
-    """Return the stem of a key that was written without encoding (``robust_key=False``), where there is such a file."""
+def _stem(folder: Folder, place: str, name: str, ending: str) -> str:
+    """Return the name of the files of a key: the encoded key, or the key itself where ``robust_key=False`` wrote it."""
+    stem = encode_key(name)
+    if stem == name or folder.has(_inside(place, stem + ending)):
+        return stem
     safe = not {"/", "\\", "\0"} & set(name) and name not in ("", ".", "..")
     return name if safe and folder.has(_inside(place, name + ending)) else stem
 

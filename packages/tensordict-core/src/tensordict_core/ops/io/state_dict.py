@@ -69,32 +69,26 @@ def put(
         if meta.names is not None:
             facts["names"] = list(meta.names)
         described.setdefault(prefix.removesuffix("."), {}).update(facts)
+    inner = meta.batch_size
+    nodes: list[tuple[str, Any]] = []
     if node._is_lazy_stack:
-        nodes: Iterator[tuple[str, Any]] = ((str(i), td) for i, td in enumerate(node.tensordicts))
+        nodes = [(str(i), td) for i, td in enumerate(node.tensordicts)]
         _add(out, prefix + STACK_DIM, node.stack_dim)
-        inner = meta.batch_size[: node.stack_dim] + meta.batch_size[node.stack_dim + 1 :]
-        empty = not node.tensordicts
-    else:
-        nodes = iter(()) if node._is_opaque else iter(node._items())
-        inner = meta.batch_size
-        empty = not (root or node._is_opaque or next(iter(node._keys()), None) is not None)
+        inner = inner[: node.stack_dim] + inner[node.stack_dim + 1 :]
+    elif not node._is_opaque:
+        nodes = list(node._items())
     if described is None:  # the caller's dictionary
+        empty = not (nodes or node._is_opaque or (root and not node._is_lazy_stack))
         if empty or meta.batch_size != outer:  # nothing else in the state dict records an empty node
             _add(out, prefix + BATCH_SIZE, meta.batch_size)
         if meta.names is not None:
             _add(out, prefix + NAMES, list(meta.names))
     if node._is_opaque:
-        if not node._is_non_tensor:
-            _add(out, prefix + UNBATCHED, node.tensor if keep_vars else node.tensor.detach())
-        elif node._holds_values:
-            _add(out, prefix + VALUES, node.tolist())
-        else:
-            _add(out, prefix + VALUE, node._entry_value())
-    if not (node._is_opaque or node._is_lazy_stack or RESERVED.isdisjoint(node._keys())):
-        reserved = next(key for key in node._keys() if key in RESERVED)
-        raise KeyError(f"the key {reserved!r} is reserved in state dicts; rename it first")
+        _put_opaque(node, out, prefix, keep_vars)
     for key, value in nodes:
         name = prefix + key
+        if key in RESERVED:
+            raise KeyError(f"the key {key!r} is reserved in state dicts; rename it first")
         if type(value) is Tensor or is_leaf_tensor(value):
             if name in out:
                 raise _collision(name)
@@ -104,7 +98,17 @@ def put(
         else:
             nested = new_state()
             put(value, nested, "", keep_vars, False, inner, False)
-            _add(out, prefix + key, nested)
+            _add(out, name, nested)
+
+
+def _put_opaque(node: Any, out: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    """Put the value or the values of a node of non-tensor data, or the tensor of an unbatched one."""
+    if not node._is_non_tensor:
+        _add(out, prefix + UNBATCHED, node.tensor if keep_vars else node.tensor.detach())
+    elif node._holds_values:
+        _add(out, prefix + VALUES, node.tolist())
+    else:
+        _add(out, prefix + VALUE, node._entry_value())
 
 
 def _dense_or_lazy(stack: Any) -> Any:
