@@ -45,8 +45,9 @@ LEGIBLE = """
 .navbar-default .navbar-text,.navbar-default .navbar-nav>li>a,.navbar-default .navbar-brand{color:#3d4248}
 .navbar-default a,#regressions-body a,#summarylist-body a{color:#0550ae}
 .btn-default.active,.btn-default.active:hover{background:#2b5f73;color:#fff}
+.feed-div{display:none}
 """
-"""Colors of asv's pages that its own style makes too pale to read."""
+"""Colors of asv's pages that its own style makes too pale to read; the feed of regressions is not built."""
 
 WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 340, 132, 10, 10, 8
 
@@ -79,9 +80,31 @@ def publish(found: list[Series], html: Path, results: Path = RESULTS) -> None:
     document.parent.mkdir(exist_ok=True)
     document.write_text(json.dumps(configuration(found, html, results), indent=4))
     subprocess.run([sys.executable, "-m", "asv", "publish", "--config", str(document)], cwd=ROOT, check=True)
+    keep_confirmed_regressions(found, html)
     shutil.copytree(VENDOR, html / "vendor", dirs_exist_ok=True)
     page = html / "index.html"
-    page.write_text(offline(page.read_text()).replace("</head>", f"<style>{LEGIBLE}</style>\n</head>"))
+    text = re.sub(r'<link rel="alternate"[^>]*>', "", page.read_text())
+    page.write_text(offline(text).replace("</head>", f"<style>{LEGIBLE}</style>\n</head>"))
+
+
+def keep_confirmed_regressions(found: list[Series], html: Path) -> None:
+    """Removes from asv's list, which looks at times, the regressions that the ratios to other libraries contradict.
+
+    A commit that was measured on a slower or busier machine has longer times of all libraries, and equal ratios. The
+    feed of the same list is removed: nobody subscribes to a folder.
+    """
+    commits = json.loads((html / "index.json").read_text())["revision_to_hash"]
+    known = {series.name: series for series in found}
+    path = html / "regressions.json"
+    document = json.loads(path.read_text())
+    kept = []
+    for name, *rest, jumps in document["regressions"]:
+        series = known.get(name.split("(")[0])
+        real = [jump for jump in jumps if series is None or series.is_slower_since(commits[str(jump[1])])]
+        if real:
+            kept.append([name, *rest, real])
+    path.write_text(json.dumps(document | {"regressions": kept}))
+    (html / "regressions.xml").unlink(missing_ok=True)
 
 
 def offline(page: str) -> str:
@@ -220,8 +243,8 @@ def landing(found: list[Series], machine: str, others: dict[str, str]) -> str:
 <p class="answer {"mixed" if counts["red"] else "all"}">{answer}</p>
 <p>Each graph shows how many times as long another library takes as ours for the same work, at {commits} commits
 of this repository, oldest on the left, newest (<code>{newest[:8]}</code>) on the right. Above the dashed line ours is
-faster; <code>tensordict</code> is the package of that name on PyPI. All contenders were measured beside every commit,
-in turns, so a busy or another machine moves all of them.</p>
+faster; <code>tensordict</code> is the package of that name on PyPI. At each commit, all libraries were measured in
+turns, so a busy or slower machine slows all of them down and leaves the ratios as they are.</p>
 <nav><a href="asv/index.html">All graphs of asv</a> <a href="asv/index.html#/regressions">Regressions</a>{links}
 <span>machine: {escape(machine)}</span></nav>
 </header>
@@ -306,6 +329,8 @@ table{border-collapse:collapse;font-size:14px;background:var(--card)}
 th,td{padding:6px 12px;border:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
 section p{max-width:75ch;color:var(--soft)}
+@media(max-width:600px){th,td{padding:5px 6px;font-size:13px}
+td:first-child{white-space:normal;min-width:110px}th{white-space:normal}}
 """
 
 

@@ -84,9 +84,15 @@ class Series:
 
     def logs(self, contender: str | None = None) -> list[float]:
         """The logarithm of the ratio to one contender, or its mean over all of them, at the commits that have all."""
+        return list(self.logs_at(contender).values())
+
+    def logs_at(self, contender: str | None = None) -> dict[str, float]:
+        """The values of `logs`, each with its commit."""
         columns = [self.ratios(name) for name in ([contender] if contender else self.seconds) if name != "ours"]
-        rows = [row for row in zip(*columns, strict=True) if None not in row]
-        return [sum(math.log(value) for value in row if value) / len(row) for row in rows]
+        rows = zip(self.commits, zip(*columns, strict=True), strict=True)
+        return {
+            commit: sum(math.log(value) for value in row if value) / len(row) for commit, row in rows if None not in row
+        }
 
     def allowed_change(self) -> float:
         """By which part the present level may be below the earlier one: three standard errors, at least `LEAST`."""
@@ -101,6 +107,19 @@ class Series:
         values = self.logs()
         earlier = values[-LEVEL - BEFORE : -LEVEL]
         return math.exp(median(values[-LEVEL:]) - median(earlier)) if len(earlier) >= LEVEL else None
+
+    def is_slower_since(self, commit: str) -> bool:
+        """Tells whether the present ratios are below those before a commit by more than the noise.
+
+        Where ours became slower and every contender did, too, the machine is slower and the ratios are the same.
+        """
+        values = self.logs_at()
+        place = self.commits.index(commit)
+        earlier = [values[name] for name in self.commits[:place] if name in values][-BEFORE:]
+        later = [values[name] for name in self.commits[place:] if name in values][-LEVEL:]
+        if not earlier or not later:
+            return True  # nothing speaks against it
+        return math.exp(median(later) - median(earlier)) < 1 / (1 + self.allowed_change())
 
     def faults(self) -> list[str]:
         """Why the benchmark is red; empty if it is green."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -43,6 +44,20 @@ def test_a_machine_that_is_slower_for_all_is_no_regression():
     one = series([1.0] * 20, noise=0.02, torch=2.0)
     one.seconds = {name: [*values[:16], *[3 * value for value in values[16:]]] for name, values in one.seconds.items()}
     assert one.faults() == []
+
+
+@pytest.mark.parametrize(("others", "kept"), [([2.0] * 20, True), ([2.0] * 12 + [3.2] * 8, False)])
+def test_asvs_list_keeps_a_regression_of_times_only_if_the_ratios_show_it(tmp_path, others, kept):
+    one = series([1.0] * 12 + [1.6] * 8, noise=0.02, torch=2.0)
+    one.seconds["torch"] = others
+    entry = ["tracked.X.time_run('ours')", "graphs/x.json", {}, 0, 1.6, 1.0, [[40, 44, 1.0, 1.6]]]
+    (tmp_path / "index.json").write_text(json.dumps({"revision_to_hash": {"44": one.commits[12]}}))
+    (tmp_path / "regressions.json").write_text(json.dumps({"regressions": [entry]}))
+    (tmp_path / "regressions.xml").write_text("<feed/>")
+    dashboard.keep_confirmed_regressions([one], tmp_path)
+    listed = json.loads((tmp_path / "regressions.json").read_text())["regressions"]
+    assert listed == ([entry] if kept else [])
+    assert not (tmp_path / "regressions.xml").exists()
 
 
 def test_a_rival_that_is_faster_makes_it_red():
