@@ -120,7 +120,9 @@ def test_the_commands_that_look_import_no_torch(tmp_path, name):
     code = (
         "import sys\nfrom tensordict_memmap_cli.main import main\n"
         f"assert [main(words) for words in {commands!r}] == [0] * {len(commands)}\n"
+        "assert [main([word, 'typo']) for word in ('tree', 'ls', 'verify')] == [2] * 3\n"
         "assert not {'torch', 'numpy', 'tensordict_memmap', 'tensordict_core'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no saved tensordict at typo; give the path that it was saved to") == 3

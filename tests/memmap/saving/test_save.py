@@ -175,6 +175,19 @@ def test_without_a_folder_entries_go_to_shared_memory():
     assert td.memmap_() is td and td.is_memmap()
 
 
+@pytest.mark.parametrize("call", ["save", "memmap", "memmap_", "memmap_like", "load_memmap", "load_memmap_"])
+def test_an_empty_path_is_an_error_and_not_the_current_folder(tmp_path, monkeypatch, call):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="'' is an empty path; name a folder or a file"):
+        getattr(TensorDict({"a": torch.zeros(3)}), call)("")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_save_to_none_names_the_call_for_shared_memory():
+    with pytest.raises(TypeError, match=r"prefix is None; name a folder or a file, or call memmap\(\)"):
+        TensorDict({"a": torch.zeros(3)}).save(None)
+
+
 def test_shared_memory_is_seen_by_a_forked_process():
     td = TensorDict({"a": torch.zeros(2)}).memmap()
     pid = os.fork()

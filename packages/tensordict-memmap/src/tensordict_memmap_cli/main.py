@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensordict_memmap_cli import completion, show
-from tensordict_memmap_cli.quick import Entry, Save, read
+from tensordict_memmap_cli.quick import Entry, Save, check_present, read
 
 __all__ = ["PROG", "main", "parser"]
 
@@ -125,6 +125,7 @@ def _positive(text: str) -> int:
 
 def _saved(arguments: argparse.Namespace) -> tuple[Save, dict[str, Any]]:
     """Return the entries to show, and the JSON record of them."""
+    check_present(arguments.path)
     more: dict[str, Any] = {}
     save = None if arguments.keys else read(arguments.path)
     if save is None:
@@ -153,6 +154,7 @@ def _ls(arguments: argparse.Namespace) -> _Outcome:
 
 
 def _verify(arguments: argparse.Namespace) -> _Outcome:
+    check_present(arguments.path)
     problem = ""
     if arguments.full or read(arguments.path, verify=True) is None:
         from tensordict_memmap.cli.commands import problem_of

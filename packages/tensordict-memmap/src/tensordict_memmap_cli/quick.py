@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
-__all__ = ["Entry", "Save", "read"]
+__all__ = ["Entry", "Save", "check_present", "read"]
 
 
 class Entry(NamedTuple):
@@ -57,6 +57,16 @@ _PLAIN = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.\-]{1,200}")
 
 _META, _MANIFEST, _JOURNAL = "meta.json", "tensordict.manifest.json", "tensordict.journal.json"
 _LONGEST = 100_000_000
+
+
+def check_present(path: str) -> None:
+    """Refuse a local path at which there is nothing; a URL may be anything.
+
+    Raises:
+        FileNotFoundError: There is nothing at the path.
+    """
+    if "://" not in path and "::" not in path and not os.path.exists(path):
+        raise FileNotFoundError(f"no saved tensordict at {path or repr(path)}; give the path that it was saved to")
 
 
 def read(path: str, *, verify: bool = False) -> Save | None:

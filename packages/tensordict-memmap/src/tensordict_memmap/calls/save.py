@@ -200,6 +200,8 @@ def save_with(
     ``result`` is called once everything is saved, in the thread of the save; it returns the result of the call or of
     its future, which by default is ``data``. ``ranks`` are the arguments about a save by several ranks.
     """
+    if prefix is None:
+        raise TypeError("prefix is None; name a folder or a file, or call memmap() for tensors in shared memory")
     if ranks.get("group") is not None or has_distributed(data):
         from tensordict_memmap.distributed import calls  # imports torch.distributed
 

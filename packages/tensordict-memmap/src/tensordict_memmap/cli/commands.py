@@ -22,6 +22,7 @@ from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.schema.dtypes import as_bits
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Value
+from tensordict_memmap_cli.quick import check_present
 
 __all__ = ["convert_to", "describe", "difference", "problem_of"]
 
@@ -39,7 +40,7 @@ _Row = tuple[tuple[str, ...], str | None, list[int] | None, int | None]
 
 def describe(path: str, keys: list[str] | None) -> tuple[str, list[_Row], dict[str, Any]]:
     """Return the format of a save, its entries (key, dtype, shape, bytes), and what is known of a delta."""
-    _check_present(path)
+    check_present(local_path(path))
     rows = list(_rows(describe_saved(path, keys=keys)))
     if is_remote(path):
         return "", rows, {}
@@ -68,19 +69,13 @@ def problem_of(path: str, *, full: bool) -> str:
     Raises:
         FileNotFoundError: There is no save.
     """
-    _check_present(path)
     place = local_path(path)
+    check_present(place)
     try:
         open_any(place, LoadRequest(mode="r", allow_pickle=None, verify="full" if full else "size"))
     except (ValueError, FileNotFoundError) as error:
         return str(error) if is_remote(place) else str(error).replace(os.path.abspath(place), str(place))
     return ""
-
-
-def _check_present(path: str) -> None:
-    place = local_path(path)
-    if not is_remote(place) and not os.path.exists(place):
-        raise FileNotFoundError(f"no saved tensordict at {place}; give the path that it was saved to")
 
 
 # --- conversion

@@ -23,7 +23,12 @@ def is_remote(path: Any) -> bool:
 def local_path(path: Any) -> Any:
     """Return a path without the scheme of local files, and anything else unchanged.
 
+    Raises:
+        ValueError: The path is empty, which `pathlib` would take for the current folder.
+
     >>> local_path("file:///runs/1"), local_path("runs/1")
     ('/runs/1', 'runs/1')
     """
+    if path == "":
+        raise ValueError("'' is an empty path; name a folder or a file, or pass '.' for the current folder")
     return _LOCAL.sub("", path, count=1) if isinstance(path, str) else path
