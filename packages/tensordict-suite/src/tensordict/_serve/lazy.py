@@ -61,12 +61,12 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
     """
     owner_of = {name: owner for owner, names in OWNERS[module].items() for name in names.split()}
     renamed = RENAMED.get(module, {})
-    submodules = SUBMODULES.get(module, ())
 
     def lookup(name: str) -> object:
         value: object
-        if name in submodules or f"{module}.{name}" in MODULES:
-            return import_module(f"{module}.{name}")
+        below = f"{module}.{name}"
+        if below in MODULES or (below in OWNERS and name not in owner_of):
+            return import_module(below)
         if name == "__all__":
             return exported()
         if name == "__version__" and module == "tensordict":
@@ -87,7 +87,7 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
         return sorted(name for name in (*owner_of, *renamed) if _exists(lookup, name))
 
     def names() -> list[str]:
-        return sorted({*(n for n in vars(sys.modules[module]) if n.startswith("__")), *submodules, *exported()})
+        return sorted({*exported(), *SUBMODULES.get(module, ())})
 
     return lookup, names
 

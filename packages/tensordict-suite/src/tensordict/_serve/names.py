@@ -91,10 +91,6 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
 # Names of older releases, and the name that each has now.
 RENAMED: Mapping[str, Mapping[str, str]] = {"tensordict": {"MemmapTensor": "MemoryMappedTensor"}}
 
-# Sub-modules that are attributes of their package without having been imported. `memmap` and `tensorclass` are not
-# among those of `tensordict`: there these names are functions.
-SUBMODULES: Mapping[str, tuple[str, ...]] = {
-    "tensordict": ("base", "nn", "prototype", "utils"),
-    "tensordict.nn": ("distributions",),
-    "tensordict.prototype": ("fx",),
-}
+# The submodules that `dir` of a package lists. The other modules of `OWNERS` are attributes of their package without
+# having been imported, too, except `memmap` and `tensorclass`: in `tensordict`, these names are functions.
+SUBMODULES: Mapping[str, tuple[str, ...]] = {"tensordict": ("nn",), "tensordict.nn": ("distributions",)}
