@@ -237,3 +237,13 @@ def test_permanent_changes_of_an_option_do_not_pile_up():
         assert len(options._changes["list_to_stack"]) < 5
     finally:
         set_list_to_stack(True).set()
+
+
+def test_a_clone_of_a_setting_is_another_block_with_the_same_value():
+    setting = set_list_to_stack(False)
+    with setting:
+        copied = setting.clone()
+    assert type(copied) is set_list_to_stack
+    with copied:
+        assert TensorDict({"s": ["a", "b"]}, [2])[0]["s"] == ["a", "b"]
+    assert TensorDict({"s": ["a", "b"]}, [2])[0]["s"] == "a"

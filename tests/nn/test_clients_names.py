@@ -8,12 +8,17 @@ from torch.distributions import Normal
 
 from tensordict_core import TensorDict
 from tensordict_nn import (
+    AddStateIndependentNormalScale,
     InteractionType,
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
     TensorDictModule,
     TensorDictParams,
     TensorDictSequential,
+    TruncatedNormal,
+    dispatch,
+    interaction_type,
+    set_interaction_type,
 )
 from tensordict_nn.compat import set_dispatch, use_generator
 
@@ -88,3 +93,24 @@ def test_parameters_are_read_as_a_plain_tensordict():
     assert type(plain) is TensorDict
     assert plain["layer", "weight"] is params["layer", "weight"]
     assert params["layer", "weight"].equal(torch.full((2,), 2.0))
+
+
+def test_attributes_that_programs_read():
+    named = ProbabilisticTensorDictModule({"loc": "mean", "scale": "std"}, ["x"], distribution_class=Normal)
+    assert (named.dist_keys, named.dist_params_keys) == (["loc", "scale"], ["mean", "std"])
+    assert normal().dist_keys == ["loc", "scale"]
+    assert AddStateIndependentNormalScale((3, 2)).scale_shape == (3, 2)
+    assert (dispatch.DEFAULT_SEPARATOR, dispatch.DEFAULT_SOURCE, dispatch.DEFAULT_DEST) == ("_", "in_keys", "out_keys")
+    low, high = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 2.0])
+    drawn = TruncatedNormal(torch.tensor([0.5, 0.0]), torch.tensor([2.0, 1.0]), low, high)
+    whole = Normal(drawn.loc, drawn.scale)
+    torch.testing.assert_close(drawn.auc, whole.cdf(high) - whole.cdf(low))
+
+
+def test_a_clone_of_a_block_begins_on_its_own():
+    block = set_interaction_type("mode")
+    with block:
+        copied = block.clone()
+    assert interaction_type() is None
+    with copied:
+        assert interaction_type() is InteractionType.MODE

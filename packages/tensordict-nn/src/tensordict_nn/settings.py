@@ -6,6 +6,7 @@ is one attribute access while no thread has its own value.
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from collections.abc import Callable
@@ -105,6 +106,12 @@ class Block:
 
     def __exit__(self, *exc: Any) -> None:
         self.setting.leave(self._tokens.pop())
+
+    def clone(self) -> Self:
+        """Return another block with the same value, which has not begun."""
+        new = copy.copy(self)
+        new._tokens = []
+        return new
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate a function."""

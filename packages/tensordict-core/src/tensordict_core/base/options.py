@@ -9,6 +9,7 @@ it for a block, and an instance as a decorator changes it during each call of a 
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from contextlib import ContextDecorator
@@ -131,6 +132,12 @@ class Setting(ContextDecorator):
             changes.append(change)
             setattr(current, name, change.value)
         self._before.append(change)
+
+    def clone(self) -> Self:
+        """Return another setting of the same value, which is not in effect yet."""
+        new = copy.copy(self)
+        new._before = []
+        return new
 
     def _new_value(self) -> Any:
         return self._value

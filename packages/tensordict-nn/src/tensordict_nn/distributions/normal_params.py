@@ -72,6 +72,15 @@ class AddStateIndependentNormalScale(nn.Module):
         self.scale_mapping = mappings(scale_mapping)
         self.scale_lb = scale_lb
 
+    @property
+    def scale_shape(self) -> torch.Size:
+        """The shape of the scale.
+
+        >>> AddStateIndependentNormalScale(3).scale_shape
+        torch.Size([3])
+        """
+        return self.state_independent_scale.shape
+
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the first tensor, its scale, and the others unchanged."""
         loc, *others = tensors

@@ -66,6 +66,8 @@ class TruncatedNormal(Distribution):
     """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012 - torch's own spelling
+    eps = 1e-6
+    """The smallest scale; a smaller one is replaced by it."""
     has_rsample = True
 
     def __init__(
@@ -79,7 +81,7 @@ class TruncatedNormal(Distribution):
         self.loc, self.scale, self.a, self.b = broadcast_all(loc, scale, a, b)
         if not torch.compiler.is_compiling() and not bool((self.a < self.b).all()):
             raise errors.empty_interval()
-        self.scale = self.scale.clamp_min(1e-6)
+        self.scale = self.scale.clamp_min(self.eps)
         alpha, beta = self._in_units(self.a), self._in_units(self.b)
         self._mirrored = alpha > 0
         self._low = torch.where(self._mirrored, -beta, alpha)
@@ -94,6 +96,16 @@ class TruncatedNormal(Distribution):
     def support(self) -> Any:
         """The interval."""
         return constraints.interval(self.a, self.b)
+
+    @property
+    def auc(self) -> Tensor:
+        """The probability of the interval under the normal distribution that is not truncated.
+
+        >>> TruncatedNormal(torch.zeros(1), torch.ones(1), -1.0, 1.0).auc
+        tensor([0.6827])
+        """
+        auc: Tensor = self._log_mass.exp()
+        return auc
 
     def _in_units(self, bound: Tensor) -> Tensor:
         """Return a bound in standard units; infinite ones become large numbers with finite squares and gradient 0."""

@@ -90,7 +90,11 @@ class dispatch:
     (tensor([1., 1.]), tensor([2., 2.]))
     """
 
-    def __new__(cls, separator: Any = "_", *args: Any, **kwargs: Any) -> Any:
+    DEFAULT_SEPARATOR = "_"
+    DEFAULT_SOURCE = "in_keys"
+    DEFAULT_DEST = "out_keys"
+
+    def __new__(cls, separator: Any = DEFAULT_SEPARATOR, *args: Any, **kwargs: Any) -> Any:
         """Return a decorator or, used bare, the decorated function."""
         if callable(separator):
             return cls()(separator)
@@ -98,9 +102,9 @@ class dispatch:
 
     def __init__(
         self,
-        separator: str = "_",
-        source: str | Sequence[NestedKey] = "in_keys",
-        dest: str | Sequence[NestedKey] = "out_keys",
+        separator: str = DEFAULT_SEPARATOR,
+        source: str | Sequence[NestedKey] = DEFAULT_SOURCE,
+        dest: str | Sequence[NestedKey] = DEFAULT_DEST,
         auto_batch_size: bool = True,
     ) -> None:
         self.separator = separator

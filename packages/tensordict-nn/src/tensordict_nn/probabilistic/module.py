@@ -167,6 +167,17 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
         return keys[0]
 
     @property
+    def dist_keys(self) -> list[str]:
+        """The names of the distribution's parameters, in the order of the keys that hold them.
+
+        >>> normal = torch.distributions.Normal
+        >>> module = ProbabilisticTensorDictModule({"loc": "mean", "scale": "std"}, ["x"], distribution_class=normal)
+        >>> module.dist_keys, module.dist_params_keys
+        (['loc', 'scale'], ['mean', 'std'])
+        """
+        return list(self._arguments)
+
+    @property
     def dist_params_keys(self) -> Keys:
         """The keys of the distribution's parameters.
 
