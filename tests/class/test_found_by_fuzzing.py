@@ -46,3 +46,8 @@ def test_instances_of_which_one_lacks_a_value_are_not_compared() -> None:
     for one, other in ((point(), labelled), (labelled, point())):
         with pytest.raises(KeyError, match="label"):
             one == other  # noqa: B015 (for its error)
+
+
+def test_an_empty_lazy_stack_of_nested_instances_keeps_their_type():
+    stack = lazy_stack([TensorDict({"p": Point(x=torch.ones(1), y=torch.ones(1), batch_size=[1])}, [1])])
+    assert type(stack.new_zeros([1], empty_lazy=True).tensordicts[0]["p"]) is Point

@@ -12,6 +12,7 @@ import torch
 from tensordict_core import (
     LazyStackedTensorDict,
     NonTensorData,
+    NonTensorStack,
     TensorDict,
     lazy_stack,
     pad_sequence,
@@ -285,3 +286,82 @@ def test_the_quantile_of_a_number_keeps_its_shape() -> None:
 def test_a_wrong_argument_is_named(call: Callable[[TensorDict], Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         call(rows())
+
+
+# comparisons and vmap ------------------------------------------------------------------------------------------------
+
+
+def test_values_of_elements_with_keys_of_their_own_are_compared():
+    stack = lazy_stack(
+        [TensorDict({"s": NonTensorData(1)}), TensorDict({"s": NonTensorData(2), "k": NonTensorData(3)})]
+    )
+    other = lazy_stack(
+        [TensorDict({"s": NonTensorData(1)}), TensorDict({"s": NonTensorData(1), "k": NonTensorData(3)})]
+    )
+    first, second = (stack == other).tensordicts
+    assert first["s"].item() and not second["s"].item() and second["k"].item()
+    nested = TensorDict({"n": stack}, [2]) != TensorDict({"n": other}, [2])
+    assert [element["s"].item() for element in nested["n"].tensordicts] == [False, True]
+
+
+def test_a_value_that_one_element_has_more_is_named():
+    one, more = TensorDict({}), TensorDict({"s": NonTensorData(1)})
+    for call in (lambda a, b: a == b, lambda a, b: b >= a):
+        with pytest.raises(KeyError, match="'s'"):
+            call(lazy_stack([more, one]), lazy_stack([one, one]))
+    with pytest.raises(KeyError, match=r"\['a'\]"):
+        assert lazy_stack([one, one]) < lazy_stack([TensorDict({"a": torch.ones(())}), one])
+
+
+def test_vmap_maps_a_tensordict_of_one_value():
+    td = TensorDict({"s": NonTensorData("text", batch_size=[3, 2])}, [3, 2], names=["x", "y"])
+    mapped = torch.vmap(lambda row: torch.vmap(lambda one: one + 1)(row))(td)
+    assert mapped.batch_size == (3, 2) and mapped["s"] == "text"
+    assert torch.vmap(lambda row: row.clone())(td).names == [None, "y"]
+
+
+def test_vmap_keeps_the_order_of_values_of_one_row():
+    values = NonTensorStack(NonTensorData(3, batch_size=[1]))
+    td = TensorDict({"s": values, "a": torch.ones(1, 1)}, [1, 1])
+    assert torch.vmap(lambda row: row + 1)(td)["s"] == [[3]]
+
+
+# other calls ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_operation_in_place_that_changes_nothing_keeps_a_locked_tensordict():
+    td = TensorDict({"a": torch.zeros(4)}, [4]).lock_()
+    assert td.reshape([4], inplace=True) is td
+    with pytest.raises(RuntimeError, match="locked"):
+        td.reshape([2, 2], inplace=True)
+
+
+def test_values_that_are_none_everywhere_are_left_out_of_a_dictionary():
+    rows = [TensorDict({"s": NonTensorData(None), "a": torch.ones(())}) for _ in range(2)]
+    for td in (lazy_stack(rows), TensorDict({"s": NonTensorStack(None, None), "a": torch.ones(2)}, [2])):
+        assert list(td.to_dict(retain_none=False)) == ["a"] and list(td.to_dict()) == ["s", "a"]
+    partly = TensorDict({"s": NonTensorStack("text", None)}, [2])
+    assert partly.to_dict(retain_none=False) == {"s": ["text", None]}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda td: td.to(memory_format=7), TypeError, "memory_format"),
+        (lambda td: td.gather(torch.ones(2), torch.zeros(3, dtype=torch.int64)), TypeError, "not a batch dimension"),
+        (lambda td: td[0].repeat_interleave(2, torch.ones(2)), TypeError, "not a batch dimension"),
+        (lambda td: td.cat_from_tensordict(sorted=[]), RuntimeError, "sorted"),
+        (lambda td: TensorDict({}).lock_().popitem(), RuntimeError, "locked"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(call, error, words):
+    with pytest.raises(error, match=words):
+        call(TensorDict({"a": torch.zeros(3)}, [3]))
+
+
+def test_a_source_with_more_dimensions_of_size_1_is_written_into_a_lazy_stack():
+    stack = lazy_stack([TensorDict({"a": torch.zeros(2)}, [2]) for _ in range(2)])
+    stack[0:1] = TensorDict({"a": torch.ones(1, 1, 2)}, [1, 1, 2])
+    stack.update_at_(TensorDict({"a": torch.ones(1, 2)}, [1, 2]), 1)
+    stack[0] = TensorDict({"new": torch.ones(1, 2)}, [1, 2])
+    assert (stack["a"] == 1).all() and stack.tensordicts[0]["new"].shape == (2,)

@@ -50,7 +50,6 @@ OBSERVED = (
     seen("`pad_sequence` of tensordicts with other keys", calls="pad_sequence", ours="keys in tensordicts mismatch"),
     seen("`td.flatten(end_dim=1)`", calls="flatten|unflatten", kind="result > DimensionError"),
     seen("an invalid argument that the reference does not check", kind="^result", ours="default='x' is unknown"),
-    seen("an invalid argument that the reference", kind="kind", ours="Broken.*TypeError", text="is_leaf="),
     seen(
         "an invalid argument that the reference",
         kind="^result",
@@ -79,7 +78,13 @@ OBSERVED = (
         '`td.set_("a", value)` of fewer', calls="set.*", kind="RuntimeError > result", theirs="expanded|shape mismatch"
     ),
     seen("`stack.new_zeros([-1], empty_lazy=True)`", ours="empty_lazy=True keeps the stack dimension", kinds="lazy"),
-    seen('`td.get_at(("a", "b"), 0)` through', calls="get_at", kind="ThroughLeafError > result", ours="None"),
+    seen('`td.get_at(("a", "b"), 0)` through', calls="get_at", kind="ThroughLeafError > result"),
+    seen(
+        '`td.get_at(("a", "b"), 0)` through',
+        calls="get_non_tensor",
+        kind="AttributeError > result",
+        theirs="'(Tensor|Parameter)' object has no attribute '_get_non_tensor'",
+    ),
     seen(
         "`td.update_at_(source, index)` of a locked",
         calls="update_at_",
@@ -140,7 +145,12 @@ OBSERVED = (
         kinds="nested",
         text="alpha=",
     ),
-    seen('`td.split_keys(["typo"], default=None)`', calls="split_keys", kind="KeyError > result", text="default="),
+    seen(
+        '`td.split_keys(["typo"], default=None)`',
+        calls="split_keys",
+        kind="^(KeyError|_KeyThroughLeafError) > result",
+        text="default=None",
+    ),
     seen("`lazy.view(2, 2)`", kind="> result", theirs="Cannot call `view` on a lazy", kinds="lazy"),
     seen("`batch_size=` together with", calls="from_.*", kind="> result", theirs="Conflicting batch sizes"),
     seen("`td[0] = 5` where an entry", kind="> result", theirs="Cannot update a NonTensorDataBase object", text=VALUES),
@@ -154,7 +164,7 @@ OBSERVED = (
     seen(
         "`pad_sequence` of entries", calls="pad_sequence", kind="> result", theirs="pad_seq.* failed", text="Unbatched"
     ),
-    seen('`tc.get_at("label", index)`', calls="get_at", kind="> result", theirs="string ind", kinds="class"),
+    seen('`tc.get_at("label", index)`', calls="get_at", kind="> result", theirs="(string|list) ind", kinds="class"),
     seen("`td.repeat_interleave(2, inplace=True)`", kind="> result", theirs="not supported on a scalar"),
     seen(
         '`tc.set_("label", 1.0)`',
@@ -199,6 +209,80 @@ OBSERVED = (
         kind="> result",
         theirs="Got .class 'numpy.ndarray'|'numpy.ndarray' object has no attribute",
         kinds="class",
+    ),
+    seen(
+        '`tc.set("x", None, inplace=True)`',
+        calls="set|setitem key",
+        kind="keys",
+        place=r"^(result|x)[.]",
+        kinds="class",
+        text=r"None\)$",
+    ),
+    seen(
+        "`stack.densify()` of entries of different shapes",
+        calls="densify",
+        kind="NotImplementedError > SizeError",
+        theirs="but not 0. Densify",
+        ours="ragged components first",
+    ),
+    seen(
+        "`td.to(..., non_blocking_pin=True)`",
+        calls="to",
+        kind="RuntimeError > result",
+        theirs="Cannot access accelerator",
+        text="non_blocking_pin=",
+    ),
+    seen(
+        "`tc.update_at_(other, index)`",
+        calls="update_at_",
+        kind="^result > IndexError",
+        ours="cannot be broadcast together",
+        kinds="class",
+    ),
+    seen(
+        '`td.set_at_("s", value, index)`', calls="set_at_", place="is x|result$", theirs="^(False|None)$", text=VALUES
+    ),
+    seen(
+        "`torch.stack` of lazy stacks where",
+        calls="(torch[.])?stack",
+        kind="result > StackError",
+        ours=r"are exclusive: tensordict \d has keys (\[\]|\[.*but tensordict \d has keys \[\])",
+        kinds="lazy",
+    ),
+    seen(
+        "`td.sub(other=tensor, alpha=1)`",
+        calls="r?sub|add",
+        kind="batch|names",
+        place="^result$",
+        text=r"other=t\(.*alpha=|alpha=.*other=t\(",
+    ),
+    seen("`td.update_(source)` and", calls="copy_|update_", kind="result > InPlaceShapeError"),
+    seen(
+        "a new key that is not a field",
+        calls="rename_keys",
+        kind="AttributeError > result",
+        theirs="are not fields of",
+        kinds="class",
+        text="strict=",
+    ),
+    seen(
+        "a `dim` that is not a batch dimension, of",
+        calls=SUMS,
+        kind="^result > DimensionError",
+        text="reduce=(?!False|None)",
+    ),
+    seen(
+        "a non-tensor value that only one operand has",
+        calls="(operator|reflected) [|&^]|(named_)?apply",
+        kind="KeyError > result",
+        theirs="mismatch|not found in",
+        text=VALUES,
+    ),
+    seen(
+        "a source with more dimensions, of size 1",
+        calls="setitem value|update_at_",
+        kind="RuntimeError > result",
+        theirs="differs from the source batch size|^RuntimeError: the number of sizes provided",
     ),
     # results
     *RESULTS,

@@ -8,6 +8,7 @@ __all__ = ["MORE", "NO_KEY", "RESULTS", "SUMS", "VALUES"]
 
 VALUES = "NonTensor"
 ARITHMETIC = "expand_as|all|any|apply|named_apply|norm|new_.*|prod|nansum|sum|add|sub|mul|div|reflected .*|operator .*"
+ADDS = "add|r?sub|mul|div|pow|(operator|reflected) [-+*/]|operator [*][*]|torch[.](add|mul|sub)"
 SUMS = "all|any|sum|nansum|mean|nanmean|prod|std|var|amax|amin|max|min|quantile"
 MORE = r"result.*\bt\(\["
 LOGIC = (
@@ -95,6 +96,14 @@ RESULTS = (
     seen("`tensor < lazy`", kind="length|value|kind", place="[.]z", kinds="lazy.*class|class.*lazy", text=MORE),
     seen("`lazy.narrow(...)`", calls="narrow|expand", kind="locked", kinds="lazy"),
     seen("the locks of results of `pow", kind="locked", kinds="lazy", calls="(operator|refl).*|r?sub", text=MORE),
+    seen(
+        "the locks of results of `pow",
+        kind="locked",
+        theirs="False",
+        kinds="lazy.*locked",
+        calls="(torch[.])?split|tensor_split|chunk",
+        text=r"\b0\b",
+    ),
     seen("the locks of results of `pow", kind="locked", text="Unbatched", calls="(oper|refl).*|mul|r?sub|add|div|pow"),
     seen(
         "`UnbatchedTensor` entries of reductions",
@@ -116,6 +125,14 @@ RESULTS = (
         calls="repeat_interleave",
         kind="batch|names|locked",
         kinds="lazy|Value",
+        text=r"_interleave\((repeats=)?0",
+    ),
+    seen(
+        "`td.repeat_interleave(0, dim)`",
+        calls="repeat_interleave",
+        kind="keys",
+        theirs=r"^\[\]$",
+        kinds="lazy.*class",
         text=r"_interleave\((repeats=)?0",
     ),
     seen("`td[0] = 5` where an entry", calls="setitem value", kind="kind", place="[.]data$", theirs="Tensor"),
@@ -146,7 +163,8 @@ RESULTS = (
     seen("names after `expand_as`", calls="reflected [&|]", kind="names"),
     seen('`tc.get_at("label", index)`', calls="get_at", kind="value", ours="^'text'", kinds="class"),
     seen('`td.set_("a", value)` of fewer', calls="setitem value", kind="values", text=r"setitem\(x, .*, t\(\["),
-    seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False"),
+    seen('`td.set_("a", value)` of fewer', calls="set_at_", kind="values", text=r"set_at_\(.*, (value=)?t\(\["),
+    seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False", ours="True"),
     seen("whether equal non-tensor values are", place="[.]z$", kind="kind", theirs="'text'|named", ours="'text'|named"),
     seen("`logsumexp` without a dim of", calls="logsumexp", kind="shape|dtype|values"),
     seen("`lazy.narrow(...)`", calls="narrow|expand|broadcast_to", kind="shares|kind|keys", kinds="lazy"),
@@ -180,6 +198,13 @@ RESULTS = (
     ),
     seen("whether equal non-tensor values are", kind="kind", theirs="^NonTensor", ours="^NonTensor"),
     seen(
+        "`UnbatchedTensor` entries of reductions",
+        calls="(named_)?apply",
+        kind="keys",
+        text="Unbatched.*batch_size=[^,]*filter_empty|Unbatched.*filter_empty=.*, batch_size=",
+    ),
+    seen("a field with one value for each", calls="vmap", kind="RuntimeError > result", theirs="in a lazy TD"),
+    seen(
         "a field with one value for each position",
         calls="vmap",
         kind="kind|batch|names|rows",
@@ -188,8 +213,21 @@ RESULTS = (
     ),
     seen('`td.set_at_("s", tensor, index)`', calls="set_at_", ours="too many indices", kind="^result", text=VALUES),
     seen('`td.set_at_("u", value, index)`', calls="set_at_", ours="is an unbatched tensor", kind="^result"),
-    seen("`td[index] = array` and", calls="setitem value", kind="IndexError > result", text="Unbatched.*np[.]ones"),
-    seen("nested tensordicts of more batch dimensions in `to_dict", calls="to_dict", kind="kind", text="tolist_first="),
+    seen(
+        "`td[index] = array` and",
+        calls="setitem value",
+        kind="IndexError > result",
+        text=r"Unbatched.*; result.*(np[.]ones|\bt\()",
+    ),
+    seen(
+        "nested tensordicts of more batch dimensions in `to_dict",
+        calls="to_dict|tolist",
+        kind="kind",
+        place="[.]",
+        theirs="^{",
+        ours="^list$",
+        text="tolist_first=(?!False|None)",
+    ),
     seen("the inner lists of `td.tolist(", calls="tolist", theirs="^'list'$", ours="^'namedtuple'$", text="as_linked"),
     seen(
         "`td.from_dict_instance(dictionary, auto_batch_size=True",
@@ -208,9 +246,9 @@ RESULTS = (
     seen("`td.logsumexp((), keepdim=True)`", calls="logsumexp", kind="batch|names", text=r"exp\((dim=)?(\[\]|\(\))"),
     seen(
         "the dtype of `td.clamp_max(tensor)`",
-        calls="clamp.*|maximum|minimum",
+        calls=f"clamp.*|maximum|minimum|{ADDS}",
         kind="dtype",
-        text=r"= t\(\[\]|'float64'",
+        text=r"t\(\[\]",
     ),
     seen("`merge_tensordicts` of lazy", calls="merge_.*", kind="^result > StackError", ours="Failed to stack"),
     seen(
@@ -288,10 +326,15 @@ RESULTS = (
         "an integer as a batch size",
         calls="(named_)?apply|empty",
         kind="> result",
-        theirs="'int' object is not iter",
+        theirs="'(int|bool)' object is not iter",
     ),
     seen("`from_any({", calls="from_any", kind="> result", theirs="Received a new batch size", text=r"\[\{'b': 1\}"),
-    seen("`td.reshape(2, 3, size=None)`", kind="> result", theirs="Either the kwarg", text="(size|dims)=None"),
+    seen(
+        "`td.reshape(2, 3, size=None)`",
+        kind="> result",
+        theirs="Either the kwarg|multiple values",
+        text="(size|dims?)=None",
+    ),
     seen(
         "`td[None] = source` and",
         calls="setitem value",
@@ -300,7 +343,6 @@ RESULTS = (
         text=r"x, (None|True|I\[None\])",
     ),
     seen("`alpha=True`", calls="sub_?", ours="with a bool tensor is not supported", text="alpha="),
-    seen("memory after the block", calls="view block", kind="shares", kinds="lazy"),
     seen("`batch_size=` together with", calls="from_.*", kind="batch|names", text="batch_size=.*auto_batch_size=True"),
     seen(
         "the type of the result of shape operations on",
@@ -327,13 +369,16 @@ RESULTS = (
         theirs="^Tensor$|^False$",
     ),
     seen('`tc.pop("label")`', calls="popitem", kind="kind", kinds="lazy.*class", theirs="^Point$", ours="^Lazy"),
-    seen("`stack.densify()` where elements lack", calls="densify", place="[.]", kinds="ragged", text=VALUES),
-    seen(
-        "operations of a lazy stack whose elements differ", kind="values", kinds="ragged", text="reduce=(?!False|None)"
-    ),
     seen("identity operations of a `TensorDictParams`", calls="exclude|select", kind="locked", kinds="^params"),
     seen("the order of keys after `densify`", calls="select", kind="order", kinds="^params", text="inplace=True"),
-    seen("the locks of results of `pow", calls="getitem index", kind="locked", kinds="lazy", text=r"I\[\[(True|False)"),
+    seen(
+        "the locks of results of `pow",
+        calls="getitem index",
+        kind="locked",
+        theirs="True",
+        kinds="lazy.*locked",
+        text=r"I\[.*(\[.*,|, \[|tensor|array|range)",
+    ),
     seen("`td[index] = array` and", calls="set_at_", kind="> result", theirs="expand.torch", text="Unbatched"),
     seen(
         '`stack["n", "b"] = value` of a nested',

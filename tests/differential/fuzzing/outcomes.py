@@ -41,9 +41,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor: its kind, properties and values."""
+    """A tensor: its kind, properties and values, which are on the CPU."""
 
     kind: str
+    on: str
     dtype: str
     shape: tuple[int, ...]
     grad: bool
@@ -155,7 +156,9 @@ def _leaf(value: torch.Tensor, source: dict[int, Any]) -> Any:
         return ["nested"] + [_leaf(part, source) for part in value.unbind()]
     try:
         shares = not storages(value).keys().isdisjoint(source)
-        return Leaf(kind, str(value.dtype), tuple(value.shape), value.requires_grad, shares, value.detach().clone())
+        data = value.detach().clone()
+        data = data if data.device.type == "meta" else data.cpu()  # results of two devices are compared on one
+        return Leaf(kind, str(value.device), str(value.dtype), tuple(value.shape), value.requires_grad, shares, data)
     except Exception as error:
         return Broken(type(error).__name__)
 
@@ -217,7 +220,7 @@ def differences(theirs: Any, ours: Any, place: str = "result") -> Iterator[Diffe
             if key in other:
                 yield from differences(entry, other[key], f"{place}.{key}")
     elif isinstance(theirs, Leaf):
-        for name in ("kind", "dtype", "shape", "grad", "shares"):
+        for name in ("kind", "on", "dtype", "shape", "grad", "shares"):
             a, b = getattr(theirs, name), getattr(ours, name)
             if a != b:
                 yield Difference(place, name, str(a), str(b))
@@ -226,17 +229,25 @@ def differences(theirs: Any, ours: Any, place: str = "result") -> Iterator[Diffe
     elif isinstance(theirs, dict):
         if list(theirs) != list(ours):
             yield Difference(place, "keys", str(list(theirs)), str(list(ours)))
-        for key in theirs.keys() & ours.keys():
+        for key in [key for key in theirs if key in ours]:
             yield from differences(theirs[key], ours[key], f"{place}.{key}")
     elif isinstance(theirs, list):
         if len(theirs) != len(ours):
             yield Difference(place, "length", str(len(theirs)), str(len(ours)))
+            if _is_part(theirs, ours) or _is_part(ours, theirs):
+                return
         for i, (a, b) in enumerate(zip(theirs, ours, strict=False)):
             yield from differences(a, b, f"{place}[{i - 1}]")
     elif isinstance(theirs, Broken):  # neither can be read
         return
     elif not _equal(theirs, ours):
         yield Difference(place, "value", _word(theirs), _word(ours))
+
+
+def _is_part(short: list[Any], long: list[Any]) -> bool:
+    """Whether a list is another one without some elements."""
+    rest = iter(long)
+    return all(any(not list(differences(a, b)) for b in rest) for a in short)
 
 
 def _layout(tree: Tree) -> tuple[Any, ...]:
@@ -264,7 +275,7 @@ def _row(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
     """The tensors and values at one position of the batch, by their paths."""
     if isinstance(tree, Leaf):
         part = tree.data[position]
-        return {"": Leaf("Tensor", tree.dtype, tuple(part.shape), False, False, part)}
+        return {"": Leaf("Tensor", tree.on, tree.dtype, tuple(part.shape), False, False, part)}
     if not isinstance(tree, Tree):
         return {"": tree}
     if _layout(tree):
@@ -276,7 +287,7 @@ def _row(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
             value = value[at + 1]
         return {"": value}
     if tree.kind == "UnbatchedTensor":
-        return {"": dict(tree.entries)["data"]}
+        return _row(dict(tree.entries)["data"], ())
     if tree.kind == "NonTensorData":
         value = dict(tree.entries)["data"]
         for n in reversed(tree.batch[len(position) :]):
@@ -304,6 +315,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.is_meta or other.is_meta:
+        return one.is_meta and other.is_meta
     if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
         one, other = one.as_subclass(torch.Tensor), other.as_subclass(torch.Tensor)
     if not (one.is_floating_point() or one.is_complex()):

@@ -12,13 +12,14 @@ from typing import Any
 from fuzzing import programs, structures
 from fuzzing.arguments import Arguments
 from fuzzing.calls import Program
-from fuzzing.outcomes import Difference
+from fuzzing.outcomes import Difference, differences
 
 __all__ = [
     *(
         "INTERNAL",
         "Rule",
         "both_refuse",
+        "changes_nothing",
         "doubled",
         "flag_is_a_condition",
         "has",
@@ -48,6 +49,15 @@ def has(program: Program, kind: str) -> bool:
 def works(difference: Difference, *starts: str) -> bool:
     """Whether the reference raises an error with one of these starts, and ours gives a result."""
     return difference.kind.endswith("> result") and difference.theirs.startswith(starts)
+
+
+def changes_nothing(program: Program, difference: Difference) -> bool:
+    """Whether ours gives a result, and each operand is what it was before."""
+    if not difference.kind.endswith("> result"):
+        return False
+    end = programs.run(program, spaces()[1])
+    before, after = end.before or {}, end.values or {}
+    return all(not list(differences(before[name], after[name])) for name in before)
 
 
 def both_refuse(difference: Difference) -> bool:
@@ -118,7 +128,7 @@ def junk_is_wrong(program: Program, difference: Difference) -> bool:
         return difference.kind.split(" > ")[1] in ("TypeError", "IndexError", "NotAKeyError", "NotAnIndexError")
     _, ours = spaces()
     error = programs.run(replace(program, call=replace(program.call, arguments=rest)), ours).error
-    return error is None or str(error).splitlines()[:1] != difference.ours.partition(": ")[2].splitlines()[:1]
+    return error is None or programs.message(error) != difference.ours
 
 
 FLAGS = frozenset(name.rpartition("__")[2].removeprefix("p_") for name, maker in vars(Arguments).items()
@@ -151,7 +161,8 @@ FAULTS = {
     "locked": r"Cannot modify locked|Cannot unlock a tensordict",
     "missing key": r"not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
     "dtype": r"not implemented for|Subtraction, the `-`|expected dtype|could not infer output dtype|does not support"
-    r"|either float or double dtype|Expected a floating point|only support floating point",
+    r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
+    r"|only support floating point",
     "no stack": r"Failed to stack|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none",

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from fuzzing import structures
 from fuzzing.calls import Program
 from fuzzing.outcomes import Difference, Outcome, describe, differences, storages
 
-__all__ = ["compare", "namespace", "run", "shrink"]
+__all__ = ["compare", "message", "namespace", "run", "shrink"]
 
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "int64", "int32", "bool")}
 
@@ -167,22 +168,24 @@ def compare(program: Program, theirs: dict[str, Any], ours: dict[str, Any]) -> l
                 Difference(
                     "call",
                     f"{type(one.error).__name__} > {type(other.error).__name__}",
-                    _text(one.error),
-                    _text(other.error),
+                    message(one.error),
+                    message(other.error),
                 )
             ]
         return []
     if one.error is not None:
         where = "call" if one.line == len(program.lines()) - 1 else "setup"
-        return [Difference(where, f"{type(one.error).__name__} > result", _text(one.error), _brief(other))]
+        return [Difference(where, f"{type(one.error).__name__} > result", message(one.error), _brief(other))]
     if other.error is not None:
         where = "call" if other.line == len(program.lines()) - 1 else "setup"
-        return [Difference(where, f"result > {type(other.error).__name__}", _brief(one), _text(other.error))]
+        return [Difference(where, f"result > {type(other.error).__name__}", _brief(one), message(other.error))]
     return [d for name in one.values or {} for d in differences(one.values[name], other.values[name], name)]
 
 
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+def message(error: Exception) -> str:
+    """The type and the first line of an error, without addresses of objects."""
+    line = re.sub(" at 0x[0-9a-f]+", "", str(error).splitlines()[0])[:160] if str(error) else ""
+    return f"{type(error).__name__}: {line}"
 
 
 def _brief(outcome: Outcome) -> str:

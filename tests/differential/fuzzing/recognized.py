@@ -7,6 +7,7 @@ import re
 from fuzzing.predicates import (
     Rule,
     both_refuse,
+    changes_nothing,
     doubled,
     flag_is_a_condition,
     has,
@@ -18,6 +19,7 @@ from fuzzing.predicates import (
     tensors,
     works,
 )
+from fuzzing.structures import Node
 
 __all__ = ["RECOGNIZED"]
 
@@ -328,6 +330,39 @@ RECOGNIZED = (
     Rule(
         "`td.auto_batch_size_(2)` of a lazy stack",
         lambda p, d: p.call.name == "setattr batch_size" and works(d, "RuntimeError: Received a new"),
+    ),
+    Rule(
+        "a locked tensordict: `td.update()` without",
+        lambda p, d: (
+            p.call.name == "update" and works(d, "RuntimeError: Cannot modify locked") and changes_nothing(p, d)
+        ),
+    ),
+    Rule(
+        "an invalid argument that the reference",
+        lambda p, d: d.kind == "kind" and "Broken(error='TypeError')" in d.ours and "is_leaf" in dict(p.junk),
+    ),
+    Rule(
+        "`torch.vmap` of one value for each position",
+        lambda p, d: (
+            p.call.name == "vmap"
+            and not tensors(p.x)
+            and d.kind == "result > ValueError"
+            and "at least one Tensor to vmap" in d.ours
+            and "NonTensorStack" in str(p.x)
+        ),
+    ),
+    Rule(
+        "leaves that require gradients and are not changed",
+        lambda p, d: p.call.name.endswith(" block") and works(d, "RuntimeError: a leaf Var") and changes_nothing(p, d),
+    ),
+    Rule(
+        "`torch.vmap` of a tensordict without batch dimensions",
+        lambda p, d: (
+            p.call.name == "vmap"
+            and not p.x.batch
+            and any(isinstance(entry, Node) for entry in p.x.entries.values())
+            and (works(d, "ValueError: vmap", "RuntimeError: batch dim") or d.kind == "RuntimeError > ValueError")
+        ),
     ),
     Rule("`lazy.to(batch_size=...)`", lambda p, d: works(d, "TypeError: Cannot pass batch-size")),
     Rule(

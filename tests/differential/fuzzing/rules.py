@@ -82,7 +82,7 @@ RULES = (
     ),
     Rule(
         "an `is_leaf=` that is not callable",
-        lambda p, d: "is_leaf=" in str(p.call) and works(d, "TypeError: '") and "' object is not callable" in d.theirs,
+        lambda p, d: "is_leaf" in dict(p.junk) and works(d, "TypeError: '") and "' object is not callable" in d.theirs,
     ),
     Rule(
         "in-place operations of a lazy stack with an operand of more dimensions",
@@ -105,7 +105,7 @@ RULES = (
         lambda p, d: (
             p.call.name == "flatten"
             and not p.x.batch
-            and (works(d, "ValueError", "IndexError") or "inplace" in str(p.call))
+            and (works(d, "ValueError", "IndexError", "RuntimeError: flatten() has inv") or "inplace" in str(p.call))
         ),
     ),
     Rule(
@@ -155,6 +155,8 @@ RULES = (
                     "AttributeError: 'Tensor' object has no attribute",
                     "AttributeError: 'Parameter' object has no attribute",
                     "AttributeError: 'NoneType' object has no attribute",
+                    "AttributeError: 'float' object has no attribute",
+                    "AttributeError: 'str' object has no attribute",
                     "AttributeError: 'UnbatchedTensor' object has no attribute",
                     "IndexError: tuple index out of range",
                     "IndexError: list index out of range",

@@ -298,6 +298,11 @@ class Casting(DtypeCasts):
         >>> td.to(torch.float64)["a"].dtype, td.to("cpu").device
         (torch.float64, device(type='cpu'))
         """
+        if memory_format is not None and not isinstance(memory_format, torch.memory_format):
+            raise TypeError(
+                f"memory_format={memory_format!r} is not a torch.memory_format, which to() takes; pass one, such as "
+                "torch.channels_last"
+            )
         if other is not None:
             if args or device is not None or dtype is not None:
                 raise TypeError("to(other=...) takes device and dtype from other; leave them out")

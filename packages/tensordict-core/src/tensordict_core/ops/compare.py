@@ -90,6 +90,14 @@ def _value_paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str,
                 yield from _value_paths(entry, (*prefix, key))
 
 
+def _elements(*nodes: Any) -> Iterator[tuple[Any, ...]] | None:
+    """Return the elements of lazy stacks along one dimension, which may have keys of their own; else ``None``."""
+    stacks = [node._inmost() for node in nodes]
+    if not all(stack._holds_slices for stack in stacks) or len({stack.stack_dim for stack in stacks}) > 1:
+        return None
+    return zip(*(stack.tensordicts for stack in stacks), strict=False)
+
+
 def _check_values(left: Any, right: Any) -> None:
     """Check that both operands have the same non-tensor entries; keys of tensors are checked where they are matched.
 
@@ -97,6 +105,10 @@ def _check_values(left: Any, right: Any) -> None:
         KeyError: One has a non-tensor entry that the other lacks.
     """
     if left._is_opaque or right._is_opaque:
+        return
+    if (elements := _elements(left, right)) is not None:
+        for mine, theirs in elements:
+            _check_values(mine, theirs)
         return
     more = [unravel_key(path) for path in _value_paths(left) if right._peek_path(path) is None]
     less = [unravel_key(path) for path in _value_paths(right) if left._peek_path(path) is None]
@@ -106,6 +118,10 @@ def _check_values(left: Any, right: Any) -> None:
 
 def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
     """Replace the non-tensor entries of ``result`` by the result of comparing their values."""
+    if (elements := _elements(result, left, right)) is not None:
+        for made, mine, theirs in elements:
+            _compare_values(made, mine, theirs, equal)
+        return
     for key, mine in left._peek_items():
         if type(mine) is Tensor or not isinstance(mine, Node):
             continue

@@ -53,7 +53,7 @@ def _hollow(td: Any, size: torch.Size, dims: int) -> Any:
     """Return the nested tensordicts of a tree without their tensors and values, over a batch size."""
     meta = Meta(torch.Size((*size, *td._meta.batch_size[dims:])), td._meta.device)
     nested = {key: value for key, value in td._items() if isinstance(value, Node) and not value._is_opaque}
-    return td._new({key: _hollow(value, size, dims) for key, value in nested.items()}, meta)
+    return _typed(td, {key: _hollow(value, size, dims) for key, value in nested.items()}, meta)
 
 
 def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:

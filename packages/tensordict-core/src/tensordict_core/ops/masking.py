@@ -188,7 +188,7 @@ class Masking(Node):
         rule = f"Cannot gather tensordict with shape {size} along dim {dim}"
         if dims > len(size):
             raise errors.bad_index_count(dims, size, rule)
-        at = normal_dim(dim, size[:dims] if dim >= 0 else size, rule=rule)
+        at = normal_dim(dim, size, rule=rule)
         if at >= dims:
             raise errors.bad_dim(dim, size[:dims], rule=rule)
         new = torch.Size((*index.shape, *size[dims:]))

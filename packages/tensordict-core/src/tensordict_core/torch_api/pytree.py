@@ -389,7 +389,7 @@ def _value_in_vmap(node: Any, change: BatchDimChange, how: How) -> Any:
         return node._at_positions(None, meta)
     if not is_mapped:
         values = [[value] * meta.batch_size[dim] for value in values]
-    elif len(change.dims) > 1:
+    elif len(change.dims) > 1 and meta.batch_size[dim] != 1:  # of one row, the order is the same
         raise RuntimeError(
             f"vmap inserts a dimension into non-tensor data of batch size {list(node._meta.batch_size)}, and equal "
             "sizes leave open which one, so the order of non-tensor values is not known; take them out of the "

@@ -15,8 +15,11 @@ from torch import Tensor
 
 from tensordict_core.base.meta import Meta, names_or_none
 from tensordict_core.base.predicates import TENSORS
+from tensordict_core.base.rebuild import How
+from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
+from tensordict_core.containers.nontensor.data import NonTensorData
 
 __all__ = ["PlainArgument", "add_batch_dim", "hollow_outputs", "plain_arguments"]
 
@@ -70,7 +73,7 @@ _NONE: Any = object()
 
 
 def _first_of_plain(td: TensorDict) -> Any:
-    """Return the first leaf of a tensordict of plain tensordicts and tensors, or `_NONE`.
+    """Return the first leaf of a tensordict of plain tensordicts, tensors and single values, or `_NONE`.
 
     ``None`` where it holds anything else.
     """
@@ -80,6 +83,8 @@ def _first_of_plain(td: TensorDict) -> Any:
             leaf: Any = child
         elif type(child) is TensorDict:
             leaf = _first_of_plain(child)
+        elif type(child) is NonTensorData:  # one value, which each row has
+            leaf = _NONE
         else:
             leaf = _NONE if hasattr(child, "_mapped_without_shape") else None
         if leaf is None:
@@ -107,23 +112,22 @@ def hollow_outputs(outputs: Any, out_dims: Any, size: int) -> dict[int | None, A
 
 
 def _is_hollow(td: Any) -> bool:
-    """Return whether an object is a plain tensordict that has no leaves, and no nodes but such tensordicts."""
-    return type(td) is TensorDict and all(map(_is_hollow, td._entries.values()))
+    """Return whether an object is a plain tensordict without leaves, of such tensordicts and single values only."""
+    return type(td) is TensorDict and all(
+        type(child) is NonTensorData or _is_hollow(child) for child in td._entries.values()
+    )
 
 
 def _with_dim(td: TensorDict, dim: int, size: int) -> Any:
-    inserted = td.unsqueeze(dim)
-    dims = list(inserted.batch_size)
-    dims[dim] = size
-    return inserted.expand(dims)
+    at = normal_dim(dim, td._meta.batch_size, extra=1)
+    how = How(
+        size=lambda own: torch.Size((*own[:at], size, *own[at:])),
+        names=lambda names: names and (*names[:at], None, *names[at:]),
+    )
+    return td._rebuild(iter(()), how)
 
 
 def _mapped(td: TensorDict, dim: int | None, level: int) -> TensorDict:
-    meta = td._meta
-    if dim is not None:
-        size, names = meta.batch_size, meta.names
-        names = None if names is None else names_or_none((*names[:dim], *names[dim + 1 :]))
-        meta = Meta(torch.Size((*size[:dim], *size[dim + 1 :])), meta.device, names)
     entries = {
         key: _mapped(child, dim, level)
         if type(child) is TensorDict
@@ -131,7 +135,15 @@ def _mapped(td: TensorDict, dim: int | None, level: int) -> TensorDict:
         if dim is None
         else add_batch_dim(child, dim, level)
         if type(child) in TENSORS
+        else child._at_positions(None, _without_dim(child._meta, dim))
+        if type(child) is NonTensorData
         else child._mapped_without_shape(dim, level)
         for key, child in td._entries.items()
     }
-    return TensorDict._make(entries, meta)
+    return TensorDict._make(entries, td._meta if dim is None else _without_dim(td._meta, dim))
+
+
+def _without_dim(meta: Meta, dim: int) -> Meta:
+    size, names = meta.batch_size, meta.names
+    names = None if names is None else names_or_none((*names[:dim], *names[dim + 1 :]))
+    return Meta(torch.Size((*size[:dim], *size[dim + 1 :])), meta.device, names)

@@ -44,7 +44,10 @@ def existing_key(key: Any) -> ExistingKeyError:
 
 def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:
     """Report that two operands do not have the same leaves."""
-    left, right = sorted(map(str, only_left)), sorted(map(str, only_right))
+    left, right = (
+        sorted(str(key[0] if isinstance(key, tuple) and len(key) == 1 else key) for key in keys)
+        for keys in (only_left, only_right)
+    )
     parts = [f"only the first has {left}"] * bool(left) + [f"only the second has {right}"] * bool(right)
     return KeyError(
         f"keys in tensordicts mismatch: {' and '.join(parts)}; "

@@ -7,7 +7,7 @@ and others together, each position is selected by itself. Writes are planned in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -228,6 +228,9 @@ class LazyIndexing:
             value = containers.dense(value, batch_size=index.size, device=self._meta.device)
         if isinstance(value, Node):
             self._check_fits(index, value)
+            further = len(value._meta.batch_size) - len(index.size + self._meta.batch_size[index.dims :])
+            for _ in range(further):  # of size 1, in front, as tensors may have
+                value = cast(Any, value).squeeze(0)
         elif isinstance(value, np.ndarray):
             value = torch.as_tensor(value, device=self._meta.device or "cpu")
         if index.has_bools:

@@ -265,7 +265,7 @@ class KeyFlattening(Node):
             )
         if order is True:
             return [found[key] for key in builtins.sorted(found, key=unravel_key_to_tuple)]
-        if not order:
+        if order is None or order is False:
             return list(found.values())
         keys = [unravel_key(key) for key in order]
         if set(keys) != set(found) or len(keys) != len(found):

@@ -99,6 +99,8 @@ class Removal(Access):
         ('a', tensor(1))
         """
         keys = list(self._keys())
+        if self._locked:
+            raise errors.locked("popitem()")
         if not keys:
             raise KeyError("popitem(): the tensordict is empty; test it with is_empty()")
         return keys[-1], self.pop(keys[-1])

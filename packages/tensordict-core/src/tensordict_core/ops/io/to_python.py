@@ -46,6 +46,17 @@ def _is_none(value: Any) -> bool:
     return isinstance(value, Node) and value._is_non_tensor and value._entry_value() is None
 
 
+def _is_none_everywhere(value: Any) -> bool:
+    """Return whether non-tensor data are ``None`` at each position of the batch."""
+
+    def every(values: Any, dims: int) -> bool:
+        return values is None if not dims or not isinstance(values, list) else all(every(v, dims - 1) for v in values)
+
+    if not value._is_non_tensor or value._is_shared:
+        return _is_none(value)
+    return every(value.tolist(), len(value._meta.batch_size))
+
+
 def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: bool, linked: bool) -> Any:
     """Return the rows of a batch as nested lists."""
     if not td._meta.batch_size:
@@ -103,7 +114,7 @@ class Conversion(Node):
         """Return a dictionary of the entries; nested tensordicts become dictionaries, non-tensor data their values.
 
         Args:
-            retain_none: Whether entries that are ``None`` are kept.
+            retain_none: Whether entries that are ``None``, at all positions, are kept.
             convert_tensors: Whether tensors become nested lists (``True``) or arrays (``"numpy"``).
             tolist_first: Whether nested tensordicts with a batch size become lists of dictionaries, as in ``tolist``.
 
@@ -117,7 +128,7 @@ class Conversion(Node):
             if not isinstance(value, Node):
                 out[key] = _leaf(value, convert) if convert else value
             elif value._is_opaque:
-                if not retain_none and _is_none(value):
+                if not retain_none and _is_none_everywhere(value):
                     continue
                 held = value._plain_value()
                 in_rows = tolist_first and value._is_non_tensor

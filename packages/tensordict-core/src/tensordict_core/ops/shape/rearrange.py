@@ -142,9 +142,9 @@ class Rearrangement(Shape):
             return self._in_place(self.reshape(-1).repeat_interleave(repeats, 0, output_size=output_size), inplace)
         if not isinstance(repeats, int | Tensor):
             raise TypeError(f"repeats is an integer or a tensor of integers, got {repeats!r}; convert it first")
-        if not self._meta.batch_size and dim in (0, -1):  # one row, as without a dim
-            return self._in_place(self.unsqueeze(0).repeat_interleave(repeats, 0, output_size=output_size), inplace)
         size = self._meta.batch_size
+        if not size and normal_dim(dim, torch.Size([1])) == 0:  # one row, as without a dim
+            return self._in_place(self.unsqueeze(0).repeat_interleave(repeats, 0, output_size=output_size), inplace)
         at = normal_dim(dim, size)
         total = (
             size[at] * repeats

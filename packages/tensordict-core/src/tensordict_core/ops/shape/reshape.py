@@ -366,7 +366,7 @@ class Shape(Node):
 
     def _in_place(self, result: Self, inplace: bool) -> Self:
         """Return the result; with ``inplace``, replace the entries of this tensordict by its entries."""
-        if not inplace:
+        if not inplace or result is self:  # an unchanged tensordict may be locked
             return result
         if self._locked:
             raise errors.locked("the operation replaces entries")
