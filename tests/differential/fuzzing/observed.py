@@ -138,7 +138,7 @@ OBSERVED = (
     seen("`td.add(other, default=0.0)`", kind="> result", theirs="^TypeError: (expected Tensor|desc)", text="default="),
     seen("`td.add(other, default=0.0)`", kind="> result", theirs="^KeyError: .key .* not found", text="default=[01]"),
     seen(
-        "`td.mod(tensor)`",
+        "a tensor that is passed by name",
         calls="r?sub|add",
         kind="> result",
         theirs="must match the size",

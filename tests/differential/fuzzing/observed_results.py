@@ -60,7 +60,7 @@ RESULTS = (
         kind="^result",
     ),
     seen(
-        "names after `td[mask, range(3)]`",
+        "names after `td[mask, range(1)]`",
         calls=".*index",
         kind="names",
         text=r"torch.tensor\(\[(True|False)|\[(True|False)|tensor\(\[\d.*range\(|range\(.*tensor\(\[\d",

@@ -239,7 +239,7 @@ RECOGNIZED = (
         lambda p, d: p.call.name in ("view", "reshape", "unsqueeze", "permute") and "once" in d.ours,
     ),
     Rule(
-        "`td.mod(tensor)`",
+        "a tensor that is passed by name",
         lambda p, d: (
             (d.place != "call" or SHAPES.search(d.theirs + d.ours))
             and any(value.startswith("t(") for _, value in p.call.arguments)

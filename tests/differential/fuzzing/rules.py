@@ -101,7 +101,7 @@ RULES = (
         lambda p, d: p.call.name in ALL_KEYS and d.kind.endswith("> KeyError") and both_refuse(d),
     ),
     Rule(
-        "`td.flatten()` without batch dimensions",
+        "`td.flatten(-1)` and `td.flatten(inplace=True)`",
         lambda p, d: (
             p.call.name == "flatten"
             and not p.x.batch
