@@ -16,7 +16,7 @@ FOLDER = ROOT / "docs" / "_static"
 WORKLOAD = "A"
 ROWS = {"save": "Save", "open": "Open"}
 LIBRARIES = {
-    "this library": ("ours, one file", "ours, a file a leaf"),
+    "this library": ("ours, one file", "ours, a file per leaf"),
     "safetensors": ("safetensors",),
     "tensordict 0.15.3": ("reference, consolidated", "reference", "reference, 16 threads", "reference, archive"),
     "torch": ("torch.save, no CRC", "torch.save", "torch.load(mmap=True)"),

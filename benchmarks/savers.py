@@ -81,7 +81,7 @@ def scratch(parent: Path | None) -> Iterator[Path]:
 
 
 OURS = Saver(
-    "ours, a file a leaf",
+    "ours, a file per leaf",
     lambda tree: tensordict_core.TensorDict(tree, []),
     lambda td, path: td.memmap(path),
     lambda path: tensordict_core.TensorDict.load_memmap(path),
@@ -127,7 +127,7 @@ SAFETENSORS = Saver(
     safetensors.torch.load_file,
     ending=".safetensors",
 )
-LIMIT = Saver("limit, a file a leaf", files_of_tree, write_plain, durable=partial(write_plain, sync=True))
+LIMIT = Saver("limit, a file per leaf", files_of_tree, write_plain, durable=partial(write_plain, sync=True))
 LIMIT_ONE_FILE = Saver("limit, one file", one_file, write_plain, durable=partial(write_plain, sync=True))
 
 SAVERS = (

@@ -229,7 +229,7 @@ def contenders(weights: Path) -> dict[str, Way]:
     state = dict(td.flatten_keys(".").items())
     found: dict[str, Way] = {
         "ours, one file": (td.save, TensorDict.load, ".safetensors"),
-        "ours, a file a tensor": (td.save, TensorDict.load, ""),
+        "ours, a file per tensor": (td.save, TensorDict.load, ""),
         "torch": (lambda path: torch.save(state, path), lambda path: torch.load(path, mmap=True), ".pt"),
     }
     if importlib.util.find_spec("safetensors"):
@@ -247,7 +247,7 @@ def contenders(weights: Path) -> dict[str, Way]:
                 cls.from_consolidated,
                 ".bin",
             )
-            found["reference, a file a tensor"] = (theirs.memmap, cls.load_memmap, "")
+            found["reference, a file per tensor"] = (theirs.memmap, cls.load_memmap, "")
     return found
 
 

@@ -22,7 +22,7 @@ from tensordict_core import TensorDict
 from tensordict_memmap import save
 
 WORKLOADS = {"A": gpt2, "B": one_leaf, "D": transposed}
-FORMS = {"a file a leaf": "", "one file": ".safetensors"}
+FORMS = {"a file per leaf": "", "one file": ".safetensors"}
 
 
 def rounds(tree: Tree, ending: str, folder: Path, count: int) -> dict[bool, list[float]]:

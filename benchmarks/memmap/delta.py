@@ -105,7 +105,7 @@ def main() -> None:
     )
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for case, part in CASES.items():
-        for form, ending in {"a file a leaf": "", "one file": ".safetensors"}.items():
+        for form, ending in {"a file per leaf": "", "one file": ".safetensors"}.items():
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
                 found = measure(options.mib << 20, part, ending, Path(folder), options.rounds)
             (full, delta, load_full, load_delta), ratio, (size, small) = found

@@ -233,7 +233,8 @@ class Forwarding(TensorCollection):
         return cls._shell(tensordict)
 
     def get_item_shape(self, key: Any) -> Any:
-        """Return the shape of a field; a size is not a tuple of results to be wrapped."""
+        """Return the shape of a field, batch dimensions included, without reading it."""
+        # not forwarded as other methods are: a size would be taken for a tuple of results
         return self._tensordict.get_item_shape(key)
 
     _nodes = _forwarded("_nodes")

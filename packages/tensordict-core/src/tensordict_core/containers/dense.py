@@ -43,7 +43,7 @@ _clone_all: Callable[[list[Tensor]], Sequence[Tensor]] | None = getattr(torch, "
 
 
 class TensorDict(TensorDictBase):
-    """A dictionary of tensors that share their leading dimensions and behaves like one tensor of that batch size.
+    """A dictionary of tensors that share their leading dimensions; it behaves like one tensor of that batch size.
 
     Args:
         source: Keys and values: tensors of shape ``[*batch_size, ...]``, numbers, arrays, nested dictionaries or

@@ -178,6 +178,13 @@ def load_memmap_(
 ) -> Any:
     """Write the values of a save into the entries of a tensordict, in place; missing keys are added as mapped entries.
 
+    Args:
+        td: The tensordict.
+        prefix: The path or URL of the save, in any format.
+        allow_pickle: Whether values without a JSON form may be unpickled, which can run arbitrary code.
+        mode: How the files of added entries are mapped, as for `load_memmap`; ``"r"`` by default.
+        verify: How much of the save is checked, as for `load_memmap`.
+
     Raises:
         KeyError: The tensordict is locked and lacks a key; nothing is written then.
 

@@ -77,8 +77,8 @@ class SaveFuture(Future[Any]):
     after `done` returns True, or save a ``clone()``.
 
     When the program ends, the interpreter waits for the save. If the save failed and neither `result` nor
-    `exception` was called, the error is printed on stderr then. Where no thread can be had, the save is done before the
-    constructor returns.
+    `exception` was called, the error is printed on stderr then. If no thread can be started, the save is done
+    before the constructor returns.
 
     Args:
         work: The function that saves. It runs in a thread and takes a `Progress` and a `Cancelled` function.
@@ -87,8 +87,9 @@ class SaveFuture(Future[Any]):
 
     Attributes:
         bytes_total: The number of bytes that this process writes.
-        stall_seconds: For a save by several ranks and a checkpoint, how long the call took that started it: it copies
-            the tensors to host memory, so that they may be changed at once. Other saves read them while they run.
+        stall_seconds: For a save by several ranks and for a checkpoint, the duration in seconds of the call that
+            started it, which copies the tensors to host memory, so that they may be changed at once. Other saves read
+            the tensors while they run.
 
     >>> from tensordict_core import TensorDict
     >>> future = TensorDict({"a": torch.arange(3)}, [3]).memmap("in_background", return_early=True)

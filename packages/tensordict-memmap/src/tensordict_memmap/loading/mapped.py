@@ -21,6 +21,10 @@ __all__ = ["is_memmap", "memmap_refresh_", "take_over"]
 def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
     """Update a mapped tensordict with entries that were added to its folder or replaced there.
 
+    Args:
+        td: The tensordict, which may be locked.
+        allow_pickle: Whether values without a JSON form may be unpickled, which can run arbitrary code.
+
     Raises:
         RuntimeError: The tensordict is not mapped onto a folder.
 

@@ -47,7 +47,24 @@ def consolidate(
     pin_memory: bool = False,
     metadata: bool = False,
 ) -> Any:
-    """Copy all leaves into one storage; see ``TensorDict.consolidate`` for the arguments.
+    """Copy all leaves into one storage, and return a locked tensordict of views of it.
+
+    Args:
+        td: The tensordict.
+        filename: A file to use as the storage, which `from_consolidated` opens. Writes to the result change the file.
+        num_threads: The number of threads that copy.
+        device: The device of the storage; by default that of the tensordict. Exclusive with ``filename``.
+        non_blocking: Whether copies between devices may be asynchronous.
+        inplace: Whether the views replace the leaves of ``td``, which is returned.
+        return_early: With ``num_threads > 1``, whether to return a future at once.
+        use_buffer: Whether leaves are copied to a buffer in shared memory, which is written to the file and becomes
+            the storage. Writes to the result then do not change the file.
+        share_memory: Whether the storage is shared memory.
+        pin_memory: Whether the storage is pinned.
+        metadata: Accepted for compatibility; a file always holds the structure.
+
+    Raises:
+        TypeError: An entry cannot be stored in one storage; the error names its key.
 
     >>> td = consolidate(TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}}), "one.bin")
     >>> td["a"][0] = 5

@@ -70,7 +70,17 @@ def make_memmap_from_tensor(
     copy_data: bool = True,
     robust_key: bool | None = None,
 ) -> torch.Tensor:
-    """Like `make_memmap`, with the shape and dtype of a tensor, and its values if ``copy_data``.
+    """Make a mapped entry with the shape and dtype of a tensor, as `make_memmap` does.
+
+    Args:
+        td: The tensordict, which may be locked.
+        key: The key of the new entry; missing tensordicts above it are created.
+        tensor: The tensor.
+        copy_data: Whether its values are written; otherwise the entry has zeros.
+        robust_key: Accepted for compatibility and ignored.
+
+    Raises:
+        RuntimeError: The tensordict is not mapped, or the key exists.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.ones(2)}).memmap()
@@ -89,7 +99,18 @@ def make_memmap_from_storage(
     dtype: torch.dtype | None = None,
     robust_key: bool | None = None,
 ) -> torch.Tensor:
-    """Like `make_memmap`, with the values of a storage; in shared memory the entry shares that storage.
+    """Make a mapped entry with the values of a storage, as `make_memmap` does; in shared memory it shares the storage.
+
+    Args:
+        td: The tensordict, which may be locked.
+        key: The key of the new entry; missing tensordicts above it are created.
+        storage: The storage; its first elements are those of the entry.
+        shape: The shape of the entry.
+        dtype: Its dtype; torch's default if None.
+        robust_key: Accepted for compatibility and ignored.
+
+    Raises:
+        RuntimeError: The tensordict is not mapped, or the key exists.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.ones(2)}).memmap("with_storage")

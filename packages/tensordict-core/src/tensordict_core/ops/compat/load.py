@@ -103,9 +103,17 @@ class LoadStubs(Node):
         *,
         verify: str = "size",
     ) -> Self:
-        """Write the values of a folder into the entries of this tensordict; ``verify`` is that of ``load_memmap``.
+        """Write the values of a save into the entries of this tensordict, in place; missing keys are added.
+
+        Args:
+            prefix: The path or URL of the save, in any format.
+            robust_key: Accepted for compatibility and ignored.
+            allow_pickle: Whether values without a JSON form may be unpickled, which can run arbitrary code.
+            mode: How the files of added entries are mapped, as for ``load_memmap``; ``"r"`` by default.
+            verify: How much of the save is checked, as for ``load_memmap``.
 
         Raises:
+            KeyError: The tensordict is locked and lacks a key; nothing is written then.
             ImportError: ``tensordict-memmap`` is not installed.
 
         >>> _ = TensorDict({"a": torch.ones(3)}, [3]).save("run")

@@ -299,8 +299,14 @@ class MemmapStubs(Node):
     ) -> Tensor:
         """Return a new mapped entry of zeros, stored under ``key`` of a mapped tensordict (which may be locked).
 
+        Args:
+            key: The key of the new entry; nested tensordicts that are missing are created.
+            shape: Its shape; of a nested tensor, a 2D integer tensor with the shape of one component in each row.
+            dtype: Its dtype; torch's default if None.
+            robust_key: Accepted for compatibility and ignored.
+
         Raises:
-            RuntimeError: The tensordict is not mapped.
+            RuntimeError: The tensordict is not mapped, or the key exists.
 
         >>> disk = TensorDict({"a": torch.ones(3)}, [3]).memmap("run")
         >>> disk.make_memmap("b", [3, 2], dtype=torch.int64).sum(), TensorDict.load("run").sorted_keys
@@ -318,7 +324,19 @@ class MemmapStubs(Node):
         dtype: torch.dtype | None = None,
         robust_key: bool | None = None,
     ) -> Tensor:
-        """Return a new mapped entry over a storage, stored under ``key`` of a mapped tensordict.
+        """Return a new mapped entry with the values of a storage, stored under ``key`` of a mapped tensordict.
+
+        In shared memory the entry shares the storage; in a folder it is a copy in a file of its own.
+
+        Args:
+            key: As for ``make_memmap``.
+            storage: The storage; its first elements are those of the entry.
+            shape: The shape of the entry.
+            dtype: Its dtype; torch's default if None.
+            robust_key: Accepted for compatibility and ignored.
+
+        Raises:
+            RuntimeError: The tensordict is not mapped, or the key exists.
 
         >>> disk = TensorDict({"a": torch.ones(3)}, [3]).memmap("run")
         >>> storage = disk["a"].untyped_storage()
@@ -334,6 +352,15 @@ class MemmapStubs(Node):
         self, key: NestedKey, tensor: Tensor, *, copy_data: bool = True, robust_key: bool | None = None
     ) -> Tensor:
         """Return a new mapped entry of the shape and dtype of a tensor, with its values if ``copy_data``.
+
+        Args:
+            key: As for ``make_memmap``.
+            tensor: The tensor.
+            copy_data: Whether its values are written; otherwise the entry has zeros.
+            robust_key: Accepted for compatibility and ignored.
+
+        Raises:
+            RuntimeError: The tensordict is not mapped, or the key exists.
 
         >>> disk = TensorDict({"a": torch.ones(3)}, [3]).memmap("run")
         >>> _ = disk.make_memmap_from_tensor("b", torch.arange(3))

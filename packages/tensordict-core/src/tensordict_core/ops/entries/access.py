@@ -397,9 +397,15 @@ class Access(Node):
     def set_(self, key: NestedKey, item: Any, *, non_blocking: bool = False) -> Self:
         """Write a value into an existing entry; locked tensordicts allow it.
 
+        Args:
+            key: The key of the entry.
+            item: The value, which starts with the batch size; sizes of 1 are repeated. It is cast to the dtype and
+                the device of the entry.
+            non_blocking: Whether a copy between devices may be asynchronous.
+
         Raises:
             KeyError: There is no such entry.
-            RuntimeError: The shapes differ.
+            RuntimeError: The value does not broadcast to the shape of the entry.
 
         >>> td = TensorDict({"a": torch.zeros(2)}, batch_size=[2], lock=True)
         >>> td.set_("a", torch.ones(2))["a"]

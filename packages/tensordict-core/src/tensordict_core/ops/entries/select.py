@@ -217,6 +217,16 @@ class KeySelection(Node):
     def separates(self, *keys: NestedKey, default: Any = ..., strict: bool = True, filter_empty: bool = True) -> Self:
         """Remove the entries under some keys and return them in a new tensordict with the same nested structure.
 
+        Args:
+            *keys: The keys, which may be nested.
+            default: The value of a missing key in the result; without it, a missing key raises an error.
+            strict: Whether a missing key raises an error; otherwise it is left out.
+            filter_empty: Whether nested tensordicts that become empty are removed.
+
+        Raises:
+            KeyError: A key is missing and ``strict`` is true.
+            RuntimeError: The tensordict is locked.
+
         >>> td = TensorDict({"a": 1, "b": 2})
         >>> td.separates("a").sorted_keys, td.sorted_keys
         (['a'], ['b'])

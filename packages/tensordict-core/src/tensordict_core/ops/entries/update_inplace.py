@@ -305,8 +305,18 @@ class InPlaceUpdating(Node):
     ) -> Self:
         """Write the values of another tensordict or dictionary into the part of the entries that ``idx`` selects.
 
+        Locked tensordicts allow it. Everything is checked before anything is written, as for ``update_``.
+
+        Args:
+            input_dict_or_td: The values; their batch size is that of ``self[idx]``, or broadcasts to it.
+            idx: The index of batch positions.
+            clone: Has no effect, because values are always copied.
+            non_blocking: Whether copies between devices may be asynchronous.
+            keys_to_update: The keys to update; by default all.
+
         Raises:
             KeyError: The source has an entry that this tensordict lacks.
+            RuntimeError: A value does not broadcast to the part of its entry.
 
         >>> TensorDict({"a": torch.zeros(2)}, [2]).update_at_({"a": 1.0}, 0)["a"]
         tensor([1., 0.])
@@ -330,6 +340,12 @@ class InPlaceUpdating(Node):
 
     def copy_at_(self, tensordict: Any, idx: Any, non_blocking: bool = False, *, fast: bool = True) -> Self:
         """Write the values of another tensordict into a part of the entries, as ``update_at_``.
+
+        Args:
+            tensordict: The values.
+            idx: The index of batch positions.
+            non_blocking: Whether copies between devices may be asynchronous.
+            fast: Accepted for compatibility and ignored.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).copy_at_(TensorDict({"a": torch.ones(2)}, [2]), slice(1, 3))["a"]
         tensor([0., 1., 1.])

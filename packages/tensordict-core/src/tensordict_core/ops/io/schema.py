@@ -169,7 +169,19 @@ def from_struct_array(
     device: torch.device | str | int | None = None,
     batch_size: Sequence[int] | int | None = None,
 ) -> Any:
-    """Return a tensordict over a NumPy structured array; see ``TensorDict.from_struct_array``.
+    """Return a tensordict over a NumPy structured array; its batch size is the shape of the array.
+
+    Fields share the memory of the array where their alignment allows it; strings and objects are non-tensor data.
+
+    Args:
+        struct_array: The array; structured fields become nested tensordicts.
+        auto_batch_size: Whether the batch size is the longest that all entries share.
+        batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+        device: The device to which every entry is moved.
+        batch_size: The batch size; by default the shape of the array.
+
+    Raises:
+        TypeError: It is not a structured array, or both ``batch_size`` and ``auto_batch_size`` are given.
 
     >>> from_struct_array(np.zeros((2, 3), dtype=[("x", "f4")])).batch_size
     torch.Size([2, 3])
