@@ -214,7 +214,7 @@ RESULTS = (
     seen('`td.set_at_("s", tensor, index)`', calls="set_at_", ours="too many indices", kind="^result", text=VALUES),
     seen('`td.set_at_("u", value, index)`', calls="set_at_", ours="is an unbatched tensor", kind="^result"),
     seen(
-        "`td[index] = array` and",
+        "`td[index] = array`",
         calls="setitem value",
         kind="IndexError > result",
         text=r"Unbatched.*; result.*(np[.]ones|\bt\()",
@@ -379,7 +379,7 @@ RESULTS = (
         kinds="lazy.*locked",
         text=r"I\[.*(\[.*,|, \[|tensor|array|range)",
     ),
-    seen("`td[index] = array` and", calls="set_at_", kind="> result", theirs="expand.torch", text="Unbatched"),
+    seen("`td[index] = array`", calls="set_at_", kind="> result", theirs="expand.torch", text="Unbatched"),
     seen(
         '`stack["n", "b"] = value` of a nested',
         calls="set.*",
