@@ -130,6 +130,16 @@ def test_rows_are_appended_to_a_file_that_may_grow(tmp_path):
     fixed.close()
 
 
+@pytest.mark.parametrize("value", [b"abc", b"\xff\0", b""], ids=str)
+@pytest.mark.parametrize("backend", ["h5", "zarr"])
+def test_bytes_are_stored_as_they_are(tmp_path, backend, value):
+    pytest.importorskip("zarr" if backend == "zarr" else "h5py", reason="an extra")
+    td = TensorDict({"s": NonTensorData(value), "n": {"a": torch.ones(2)}})
+    stored = getattr(td, f"to_{backend}")(tmp_path / "file")
+    assert stored["s"] == value
+    assert getattr(TensorDict, f"from_{backend}")(tmp_path / "file")["s"] == value
+
+
 def test_a_value_that_json_cannot_hold_is_refused_unless_pickles_are_allowed(tmp_path):
     td = TensorDict({"x": torch.zeros(2), "o": NonTensorData({1: (2, 3)}, batch_size=[2])}, [2])
     with pytest.raises(TypeError, match=r"'o'.*allow_pickle=True"):

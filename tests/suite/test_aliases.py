@@ -150,7 +150,9 @@ def test_methods_with_an_underscore_do_what_the_public_ones_do():
 
 
 def test_the_lazy_mode_of_older_releases_warns_and_stacks_lazily():
-    with pytest.warns(DeprecationWarning, match=r"The legacy lazy mode.* is deprecated.*no longer lazy"):
+    from tensordict._lazy import _UnsqueezedTensorDict
+
+    with pytest.warns(DeprecationWarning, match=r"The legacy lazy mode.* is deprecated; use lazy_stack"):
         block = tensordict.set_lazy_legacy(True)
     tds = [tensordict.TensorDict({"a": torch.zeros(3)}, [3]) for _ in range(2)]
     with block:
@@ -158,7 +160,8 @@ def test_the_lazy_mode_of_older_releases_warns_and_stacks_lazily():
         for stacked in (torch.stack(tds, 1), tensordict.stack(tds, 1), tensordict.TensorDict.stack(tds, 1)):
             assert isinstance(stacked, tensordict.LazyStackedTensorDict) and stacked.stack_dim == 1
             assert stacked.to_tensordict()["a"].shape == (3, 2)
-        assert type(torch.cat(tds)) is type(tds[0].unsqueeze(0)) is tensordict.TensorDict
+        assert type(torch.cat(tds)) is tensordict.TensorDict
+        assert isinstance(tds[0].unsqueeze(0), _UnsqueezedTensorDict)
     assert not tensordict.lazy_legacy() and type(torch.stack(tds)) is tensordict.TensorDict
 
 

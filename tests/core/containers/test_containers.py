@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorStack
+from tensordict_core import LazyStackedTensorDict, NonTensorStack, set_lazy_legacy
 from tensordict_core.testing import ContainerSuite
 
 
@@ -75,6 +77,19 @@ class TestViewOfPositions(ContainerSuite):
     def wrap(self, td):
         parent = torch.cat([td, td * 0], 0)
         return parent.view_at(torch.tensor([0, 1]))
+
+
+class TestReshapedView(ContainerSuite):
+    """A live view, in the order of the suite, of a tensordict with its batch dimensions exchanged."""
+
+    def wrap(self, td):
+        order = list(reversed(range(td.ndim)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            mode = set_lazy_legacy(True)
+        source = td.permute(order)
+        with mode:
+            return source.permute(order)
 
 
 class TestNested(ContainerSuite):

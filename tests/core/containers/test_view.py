@@ -158,3 +158,13 @@ def test_an_index_of_a_view_is_a_view(index, rows):
     part["new"] = torch.ones(part.batch_size)
     assert not td["a"][0].any() and td["a"][1:].all()
     assert td["new"][0].all() and not td["new"][1:].any()
+
+
+def test_another_batch_size_makes_a_view_a_tensordict_of_its_own():
+    td = parent()
+    view = td.view_at(0)
+    changed = view.to(batch_size=[])
+    assert type(changed) is TensorDict and changed.batch_size == () and view.batch_size == (4,)
+    assert changed["a"].data_ptr() == td["a"].data_ptr()
+    with pytest.raises(RuntimeError, match="incompatible with the batch-size"):
+        view.to(batch_size=[9])

@@ -76,7 +76,7 @@ def test_earlier_names_are_aliases(td: TensorDict) -> None:
     assert td.to("cpu").clear_device().device is None
     with set_lazy_legacy(False):
         assert not lazy_legacy()
-    with pytest.warns(DeprecationWarning, match="no longer lazy; use lazy_stack"), set_lazy_legacy(True):
+    with pytest.warns(DeprecationWarning, match="is deprecated; use lazy_stack"), set_lazy_legacy(True):
         assert lazy_legacy()
     assert not lazy_legacy()
 

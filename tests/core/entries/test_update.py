@@ -262,3 +262,17 @@ def test_update_fills_entries_of_lazy_stacks_and_views_with_numbers():
     td = TensorDict({"a": torch.zeros(2, 3)}, [2])
     td._get_sub_tensordict(0).update_({"a": 7})
     assert td["a"].tolist() == [[7.0] * 3, [0.0] * 3]
+
+
+@pytest.mark.parametrize("stacked", [torch.stack, lazy_stack])
+def test_a_list_of_tensordicts_is_written_into_a_nested_tensordict(stacked):
+    parts = [TensorDict({"b": torch.tensor(float(i))}) for i in range(2)]
+    td = TensorDict({"n": stacked([part * 0 for part in parts])}, [2])
+    held = td["n"]
+    td.set_("n", parts)
+    assert td["n"] is held and td["n", "b"].tolist() == [0, 1]
+    td.set_at_("n", [parts[1]], slice(0, 1))
+    td.update_({"n": parts[::-1]}).update_at_({"n": [parts[1]]}, slice(1, 2))
+    assert td["n", "b"].tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match=r"\('n', 'b'\)"):
+        td.set_("n", [*parts, parts[0]])

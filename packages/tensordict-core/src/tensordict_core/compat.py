@@ -26,6 +26,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
 from tensordict_core.containers.collection import TensorCollection
+from tensordict_core.containers.reshaped import ReshapedView
 from tensordict_core.ops.compat.versions import implement_for
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
     "LOCK_ERROR",
     "NESTED_TENSORS_AS_LISTS",
     "EntryType",
-    "LegacyView",
+    "ReshapedView",
     "as_bool",
     "batch_size_after",
     "get_json_backend",
@@ -293,10 +294,6 @@ def json_dumps(data: Any, **kwargs: Any) -> bytes:
         found: bytes = get_json_backend().dumps(data, **kwargs)
         return found
     return json.dumps(data, **{"separators": (",", ":"), **kwargs}).encode()
-
-
-class LegacyView:
-    """The type of the lazy results of ``set_lazy_legacy(True)``; nothing is an instance, as views are not lazy here."""
 
 
 def passes_through(value: Any) -> bool:

@@ -20,7 +20,7 @@ from tensordict_core.base.options import current as options
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["as_tensor", "non_tensor_entry", "to_entry"]
+__all__ = ["as_tensor", "non_tensor_entry", "stacked_nodes", "to_entry"]
 
 
 def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
@@ -75,8 +75,8 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
             return containers.dense(value, batch_size=size, device=meta.device, names=meta.names)
         tensor = as_tensor(value)
         if tensor is None:
-            stacked = _stacked(value) if options.list_to_stack else None
-            if stacked is not None:
+            stacked = stacked_nodes(value)
+            if stacked is not value:
                 return _node_entry(meta, key, stacked, non_blocking)
             return non_tensor_entry(meta, value)
         value = tensor
@@ -96,6 +96,12 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
 
 def _is_node(value: Any) -> bool:
     return isinstance(value, Node) and not isinstance(value, Tensor)
+
+
+def stacked_nodes(value: Any) -> Any:
+    """Return a list of nodes, or of lists of nodes, as one node if lists are stacks; other values as they are."""
+    stacked = _stacked(value) if type(value) is list and options.list_to_stack else None
+    return value if stacked is None else stacked
 
 
 def _stacked(value: Any) -> Node | None:

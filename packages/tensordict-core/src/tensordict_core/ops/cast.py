@@ -326,6 +326,8 @@ class Casting(DtypeCasts):
                 )
             result = self._in_place(result, True)
         if batch_size is not None:
+            if result is self and self._locks_with_parent:  # the size of a view is that of its index
+                result = self._clone(False)
             result._change_batch_size(as_batch_size(batch_size))
         return cast(Self, _cast_from(self, result))
 

@@ -26,6 +26,7 @@ from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack
 from tensordict_core.containers.nontensor.metadata import MetaData
+from tensordict_core.containers.reshaped import ReshapedView
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor
 from tensordict_core.containers.view import SubTensorDict
@@ -459,6 +460,7 @@ _PARTS: dict[type[Any], Callable[[Any], Parts]] = {
     TensorDict: _dense_parts,
     _Deferred: _dense_parts,  # a type of its own until its entries are read
     SubTensorDict: _dense_parts,
+    ReshapedView: _dense_parts,
     LazyStackedTensorDict: _lazy_parts,
     **dict.fromkeys(_VALUES.values(), _value_parts),
     UnbatchedTensor: _unbatched_parts,

@@ -1,4 +1,4 @@
-"""Values: non-tensor data as strings or JSON in an array, and back; pickled only with ``allow_pickle=True``.
+"""Values: non-tensor data as strings, bytes or JSON in an array, and back; pickled only with ``allow_pickle=True``.
 
 The names of attributes and the encodings are those of files that the reference implementation writes.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from tensordict_core import NonTensorData, NonTensorStack
 from tensordict_core.extension import Meta
 
-__all__ = ["PLAIN", "STACK", "TEXT", "VALUE", "Encoded", "decode", "encode", "text_of"]
+__all__ = ["BYTES", "PLAIN", "STACK", "TEXT", "VALUE", "Encoded", "decode", "encode", "text_of"]
 
 STACK = "__tensordict_stack__"
 """Attribute of an array of values, one for each position: the batch size."""
@@ -24,6 +24,8 @@ VALUE = "__tensordict_non_tensor__"
 """Attribute of an array of bytes that encode a value: a dictionary with the key ``"encoding"``."""
 
 
+BYTES = "bytes"
+"""Encoding of a value that is ``bytes``, which is stored as it is."""
 PLAIN = "plain"
 """Encoding of what a file format returns as a number, as bytes or as an array of NumPy."""
 
@@ -57,6 +59,8 @@ def encode(key: str, node: Any, allow_pickle: bool = False) -> Encoded:
         return Encoded(np.array(flat, dtype=object).reshape(size), {STACK: size})
     facts: dict[str, Any] = {} if node._is_shared else {STACK: size}
     value = flat[0] if node._is_shared else flat
+    if type(value) is bytes:
+        return Encoded(value, {VALUE: {"encoding": BYTES}})
     try:
         text = json.dumps(value)
         if _equal(json.loads(text), value):
@@ -106,8 +110,12 @@ def _loaded(key: str, content: Any, encoding: Any, allow_pickle: bool) -> Any:
                 "pass allow_pickle=True if you trust who wrote it"
             )
         return pickle.loads(content)
+    if encoding == BYTES:
+        return bytes(content)
     if encoding != "json":
-        raise ValueError(f"the value of {key!r} has the unknown encoding {encoding!r}; it should be 'json' or 'pickle'")
+        raise ValueError(
+            f"the value of {key!r} has the unknown encoding {encoding!r}; it should be 'json', 'bytes' or 'pickle'"
+        )
     try:
         return json.loads(content)
     except ValueError as error:

@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_store.arrays.dtypes import as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
 from tensordict_store.arrays.group import FACTS, Array, Group
 from tensordict_store.arrays.selection import Range, Selection
-from tensordict_store.arrays.values import PLAIN, STACK, TEXT, VALUE, Encoded, text_of
+from tensordict_store.arrays.values import BYTES, PLAIN, STACK, TEXT, VALUE, Encoded, text_of
 from tensordict_store.extras import require
 from tensordict_store.hdf5.chunks import creation_options
 from tensordict_store.hdf5.contiguous import read_rows
@@ -280,6 +280,10 @@ class H5Group(Group):
                 return
             # JSON is text (ASCII), which readers that do not know the encoding show as it is
             content, attributes = content.decode(), attributes | {TEXT: True}
+        if isinstance(content, bytes) and attributes[VALUE]["encoding"] == BYTES and content[-1:] not in (b"", b"\0"):
+            array = np.array(content)  # which ends at a null byte
+            self.group.create_dataset(name, data=array.astype(h5py.opaque_dtype(array.dtype)))
+            return
         if isinstance(content, bytes):
             dataset = self.group.create_dataset(name, data=np.frombuffer(content, dtype=np.uint8))
         else:

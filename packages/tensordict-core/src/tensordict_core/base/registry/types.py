@@ -24,6 +24,7 @@ class Containers:
     dense: Any
     lazy: Any
     view: Any
+    reshaped: Any
     non_tensor: Any
     non_tensor_stack: Any
     unbatched: Any

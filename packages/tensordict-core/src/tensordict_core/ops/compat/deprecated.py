@@ -56,12 +56,13 @@ class DeprecatedNames(Node):
 
 
 class set_lazy_legacy(Setting):
-    """Choose whether ``stack`` and ``torch.stack`` stack lazily, as in older releases.
+    """Choose whether stacks and views are lazy, as in older releases.
 
-    Other shape operations, which were lazy too, return new tensordicts in either mode.
+    In this mode ``stack`` and ``torch.stack`` return lazy stacks, and ``view``, ``permute``, ``transpose``,
+    ``unsqueeze`` and ``squeeze`` return live views, through which new keys reach the source.
 
     Args:
-        mode: Whether stacks are lazy; ``True`` warns that the mode is deprecated.
+        mode: Whether they are lazy; ``True`` warns that the mode is deprecated.
 
     >>> with set_lazy_legacy(False):
     ...     lazy_legacy()
@@ -73,8 +74,8 @@ class set_lazy_legacy(Setting):
     def __init__(self, mode: bool) -> None:
         if mode:
             warnings.warn(
-                "The legacy lazy mode, turned on with set_lazy_legacy(True), is deprecated: stacks are lazy in it, and "
-                "other shape operations are no longer lazy; use lazy_stack for a lazy stack and view_at for a view",
+                "The legacy lazy mode, turned on with set_lazy_legacy(True), is deprecated; use lazy_stack for a lazy "
+                "stack, and a with block over td.view(...) to write through a view",
                 DeprecationWarning,
                 stacklevel=2,
             )
@@ -82,7 +83,7 @@ class set_lazy_legacy(Setting):
 
 
 def lazy_legacy(allow_none: bool = False) -> bool:
-    """Return whether ``set_lazy_legacy`` makes stacks lazy.
+    """Return whether ``set_lazy_legacy`` makes stacks and views lazy.
 
     Args:
         allow_none: Accepted for compatibility.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.entry import to_entry
+from tensordict_core.base.entry import stacked_nodes, to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, starts_with
@@ -229,7 +229,7 @@ class InPlaceUpdating(Node):
             self._plan_leaf(path, key, old, index, value, plan)
         elif old._is_opaque:
             old._plan_value(self, key, index, value, plan, prefix)
-        elif isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque):
+        elif isinstance(value := stacked_nodes(value), dict) or (isinstance(value, Node) and not value._is_opaque):
             old._plan_write(index, value, plan, (*prefix, key))
         else:
             raise errors.in_place_kind(path, value, old) if isinstance(value, Node) else errors.not_a_node(path, value)
@@ -289,7 +289,7 @@ class InPlaceUpdating(Node):
         plan = WritePlan()
         entry = None if index is None else self._peek(key)
         if isinstance(entry, Node) and not entry._is_opaque:
-            entry._plan_write(index, value, plan, (*prefix, key))
+            entry._plan_write(index, stacked_nodes(value), plan, (*prefix, key))
         else:
             self._plan_entry(key, index, value, plan, prefix)
         plan.run(non_blocking)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
+from tensordict_core.base.options import current as options
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import (
     Expand,
     Permute,
@@ -65,6 +67,10 @@ class Shape(Node):
 
     def _rearranged(self, op: ShapeOp) -> Self:
         """Return the result of an invertible operation, which writes back at the end of a ``with`` block."""
+        if options.lazy_legacy and not (isinstance(op, Reshape) and op.copies):
+            view: Self | None = containers.reshaped._of(self, op)
+            if view is not None:
+                return view
         result = self._reshape(op)
         op.remember(self)
         result._set_exit(op)
