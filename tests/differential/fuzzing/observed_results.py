@@ -50,7 +50,11 @@ RESULTS = (
     ),
     seen("`tc.update_at_(other, index)`", calls="update_at_", ours="differs from the source", kinds="^class"),
     seen(
-        "`tc.update_at_(other, index)`", calls="update_at_", kind="values", kinds="class", text=r"I\[\[False|\], False"
+        "`tc.update_at_(other, index)`",
+        calls="update_at_",
+        kind="values",
+        kinds="class",
+        text=r"I\[\[False|\], False|\[\]\)$",
     ),
     seen(
         "`torch.where(mask, stack, other)`",
@@ -135,8 +139,8 @@ RESULTS = (
         kinds="lazy.*class",
         text=r"_interleave\((repeats=)?0",
     ),
-    seen("`td[0] = 5` where an entry", calls="setitem value", kind="kind", place="[.]data$", theirs="Tensor"),
-    seen("names of nested tensordicts after", calls="squeeze", kind="names", place="[.]"),
+    seen("`td[0] = 5` where an entry", calls="setitem value", kind="kind", place=r"[.](data$|list\[)", theirs="Tensor"),
+    seen("names of nested tensordicts after", calls="(torch[.])?squeeze", kind="names", place="[.]"),
     seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"\(\)"),
     seen(
         "nested lazy stacks in results",
@@ -162,6 +166,7 @@ RESULTS = (
     seen("`lazy.narrow(...)`", calls="expand_as", kind="locked", kinds="lazy"),
     seen("names after `expand_as`", calls="reflected [&|]", kind="names"),
     seen('`tc.get_at("label", index)`', calls="get_at", kind="value", ours="^'text'", kinds="class"),
+    seen('`tc.get_at("label", index)`', calls="get_at", kind="kind", theirs="^'text'$", ours="^list$", kinds="class"),
     seen('`td.set_("a", value)` of fewer', calls="setitem value", kind="values", text=r"setitem\(x, .*, t\(\["),
     seen('`td.set_("a", value)` of fewer', calls="set_at_", kind="values", text=r"set_at_\(.*, (value=)?t\(\["),
     seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False", ours="True"),
@@ -200,8 +205,10 @@ RESULTS = (
     seen(
         "`UnbatchedTensor` entries of reductions",
         calls="(named_)?apply",
-        kind="keys",
-        text="Unbatched.*batch_size=[^,]*filter_empty|Unbatched.*filter_empty=.*, batch_size=",
+        kind="keys|kind",
+        place="result$",
+        theirs="^TensorDict$|^\\[",
+        text="Unbatched.*; result.*batch_size=",
     ),
     seen("a field with one value for each", calls="vmap", kind="RuntimeError > result", theirs="in a lazy TD"),
     seen(

@@ -293,11 +293,19 @@ def _row(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
         for n in reversed(tree.batch[len(position) :]):
             value = ["list", *[value] * n]
         return {"": value}
-    return {
-        f"{key}.{path}".rstrip("."): value
-        for key, entry in tree.entries
-        for path, value in _row(entry, position).items()
-    }
+    out = {}
+    for key, entry in tree.entries:
+        for at in position if isinstance(entry, list) and _has_size(entry, tree.batch) else ():
+            entry = entry[at + 1]  # of the values of a field
+        out |= {f"{key}.{path}".rstrip("."): value for path, value in _row(entry, position).items()}
+    return out
+
+
+def _has_size(values: Any, size: tuple[int, ...]) -> bool:
+    """Whether described lists are nested as a batch size says."""
+    if not size:
+        return True
+    return isinstance(values, list) and len(values) == size[0] + 1 and all(_has_size(v, size[1:]) for v in values[1:])
 
 
 def _word(value: Any) -> str:

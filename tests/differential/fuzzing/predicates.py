@@ -160,22 +160,26 @@ def flag_is_a_condition(program: Program, difference: Difference) -> bool:
 FAULTS = {
     "locked": r"Cannot modify locked|Cannot unlock a tensordict",
     "missing key": r"not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
-    "dtype": r"not implemented for|Subtraction, the `-`|expected dtype|could not infer output dtype|does not support"
-    r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
+    "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
+    r"|does not support|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
     r"|only support floating point",
     "no stack": r"Failed to stack|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none",
     "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
-    "dim": r"Incompatible dim|appears multiple times|[dD]im\w* out of range|not a batch dim",
+    "q": r"q values must be in the range",
+    "dim": r"Incompatible dim|dim must be in the range|appears multiple times|[dD]im\w* out of range|not a batch dim",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source"
-    r"|incompatible with the batch-size|expand_as_right requires|incompatible with dest shape",
+    r"|incompatible with the batch-size|expand_as_right requires|incompatible with dest shape"
+    r"|must have same number of dimensions",
     "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
     r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination"
     r"|incompatible function arguments",
     "comparison": r"not supported between instances",
     "function": r"is not callable|cannot be summed",
     "gradient": r"a leaf Variable that requires grad",
+    "unbatched": r"is an unbatched tensor, which",
+    "assignment": r"can't assign a \w+ to a torch",
     "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
     "names": r"the length of the dimension names must equate",
     "out": r"object has no attribute 'is_locked'|a tensordict as out",
@@ -188,8 +192,8 @@ FAULTS = {
     "leaf": r"is an? \w+, not a tensordict",
     "no key": r"Only NestedKeys are supported|is not a key|empty tuple",
     "no index": r"needs an index of the entry",
-    "operand": r"but got (dict|str)",
-    "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)|apply to a 'str' object",
+    "operand": r"but got (dict|str)|takes tensordicts only",
+    "default": r"default='x' is unknown|element \d in argument \d, but got (int|float|str)|apply to a 'str' object",
     "index": r"is out of bounds|too many indices|Invalid index|used as indices must be",
     "value": r"__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import torch
+
 from fuzzing.predicates import (
     Rule,
     both_refuse,
@@ -352,6 +354,14 @@ RECOGNIZED = (
         ),
     ),
     Rule(
+        "`td.is_shared()` where all tensors are on a CUDA device",
+        lambda p, d: (
+            p.call.name == "is_shared"
+            and (d.kind, d.theirs, d.ours) == ("value", "False", "True")
+            and torch.get_default_device().type == "cuda"
+        ),
+    ),
+    Rule(
         "leaves that require gradients and are not changed",
         lambda p, d: p.call.name.endswith(" block") and works(d, "RuntimeError: a leaf Var") and changes_nothing(p, d),
     ),
@@ -371,7 +381,11 @@ RECOGNIZED = (
             p.call.name == "vmap"
             and p.x.kind == "lazy"
             and p.x.dim == 0
-            and (doubled(d) or (d.kind.startswith("result > ") and VMAP.search(d.ours)))
+            and (
+                doubled(d)
+                or (d.kind.startswith("result > ") and VMAP.search(d.ours))
+                or (d.place.endswith(".z") and has(p, "class"))  # the values of two stacks of rows
+            )
         ),
     ),
     Rule(

@@ -10,6 +10,7 @@ from fuzzing.calls import Program
 from fuzzing.observed import OBSERVED
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import (
+    INTERNAL,
     Rule,
     both_refuse,
     doubled,
@@ -59,6 +60,14 @@ STRICT = (
 )
 
 ALL_KEYS = (*STRICT, "lerp", "maximum", "minimum")
+
+BY_CHANCE = (
+    "TypeError: Expected value to be one of types",
+    "RuntimeError: Tensor list must have",
+    "RuntimeError: key should be a Sequence",
+    "ValueError: torch.cat(): expected a non-empty list",
+)
+"""The starts of other errors of the reference about what a wrong argument became."""
 
 RULES = (
     *RECOGNIZED,
@@ -150,23 +159,7 @@ RULES = (
         lambda p, d: (
             both_refuse(d)
             and names_the_argument(p, d)
-            and d.theirs.startswith(
-                (
-                    "AttributeError: 'Tensor' object has no attribute",
-                    "AttributeError: 'Parameter' object has no attribute",
-                    "AttributeError: 'NoneType' object has no attribute",
-                    "AttributeError: 'float' object has no attribute",
-                    "AttributeError: 'str' object has no attribute",
-                    "AttributeError: 'UnbatchedTensor' object has no attribute",
-                    "IndexError: tuple index out of range",
-                    "IndexError: list index out of range",
-                    "TypeError: _set_at_() got",
-                    "TypeError: Expected value to be one of types",
-                    "RuntimeError: Tensor list must have",
-                    "RuntimeError: key should be a Sequence",
-                    "ValueError: torch.cat(): expected a non-empty list",
-                )
-            )
+            and (INTERNAL.search(d.theirs) or d.theirs.startswith(BY_CHANCE))
         ),
     ),
     Rule(

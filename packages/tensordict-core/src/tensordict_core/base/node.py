@@ -133,6 +133,7 @@ class Node:
         _flat_values: Callable[..., list[Any]]
         _get_path_value: Callable[..., Any]
         _in_place: Callable[..., Self]
+        _in_shared_memory: Callable[..., bool]
         _lazy: Callable[..., Any]
         _peek_entry: Callable[..., tuple[Any, str, Any]]
         _plain_value: Callable[..., Any]

@@ -81,10 +81,10 @@ def _as_tensors(td: Any, other: Any) -> Any:
 
 
 def _value_paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the non-tensor entries of all levels."""
+    """Yield the paths of the entries of all levels that have no leaves: non-tensor data, and empty tensordicts."""
     for key, entry in node._peek_items():
         if type(entry) is not Tensor and isinstance(entry, Node):
-            if entry._is_non_tensor:
+            if entry._is_non_tensor or not (entry._is_opaque or any(True for _ in entry._keys())):
                 yield (*prefix, key)
             elif not entry._is_opaque:
                 yield from _value_paths(entry, (*prefix, key))
@@ -99,10 +99,10 @@ def _elements(*nodes: Any) -> Iterator[tuple[Any, ...]] | None:
 
 
 def _check_values(left: Any, right: Any) -> None:
-    """Check that both operands have the same non-tensor entries; keys of tensors are checked where they are matched.
+    """Check that both operands have the same entries without leaves; tensors are checked where they are matched.
 
     Raises:
-        KeyError: One has a non-tensor entry that the other lacks.
+        KeyError: One has a non-tensor entry or an empty tensordict that the other lacks.
     """
     if left._is_opaque or right._is_opaque:
         return

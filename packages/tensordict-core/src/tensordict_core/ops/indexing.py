@@ -83,7 +83,7 @@ class Indexing(Node):
         if (
             all(type(number) is int for number in index.parts)
             and not part._locked
-            and (self.is_shared() or self.is_memmap())
+            and (self._in_shared_memory() or self.is_memmap())
         ):
             part.lock_()
         return part

@@ -273,6 +273,10 @@ class Properties(Node):
                 return False
         return not self.is_memmap()
 
+    def _in_shared_memory(self) -> bool:
+        """Return ``is_shared()``, and whether the tensors are on the host, where processes have files for them."""
+        return self.is_shared() and not any(leaf.is_cuda for leaf in self._leaves())
+
     @property
     def is_cuda(self) -> bool:
         """Whether the device is a CUDA device.

@@ -71,7 +71,6 @@ class LazyElementwise(TensorDictBase, abstract=True):
     _flattened = _each("_flattened")
     _flatten_ = _each("_flatten_", changes=True)
     _unflattened = _each("_unflattened")
-    _unflatten_ = _each("_unflatten_", changes=True)
     _rename = _each("_rename", changes=True)
     _move = _each("_move", changes=True)
     _collect = _each("_collect")
@@ -79,6 +78,11 @@ class LazyElementwise(TensorDictBase, abstract=True):
     _collect_sizes = _each("_collect_sizes")
     rename_keys = _each("rename_keys")
     create_nested = _each("create_nested", changes=True)
+
+    def _unflatten_(self: Any, separator: str) -> Any:
+        if any(separator in key for td in self.tensordicts for key in td._keys()):
+            self._refuse_locked("keys would change")
+        return self._joined(_once(lambda td: td._unflatten_(separator), self.tensordicts)) if self.tensordicts else self
 
     def _joined(self: Any, results: Sequence[Any], dim: int | None = None) -> Any:
         """Return the results of all elements as one.

@@ -138,7 +138,7 @@ class MemmapStubs(Node):
         """
         if Node._copies_exist and self._copies_below():
             raise errors.not_in_memory("memmap_", self)
-        if self._locked and self.is_shared() and all(leaf.device.type == "cpu" for leaf in self._leaves()):
+        if self._locked and self._in_shared_memory():
             raise errors.mapped_and_shared("memmap_", "in shared memory")
         return satellite(_NAME, "TensorDict.memmap_").memmap_(
             self, prefix, copy_existing=copy_existing, return_early=return_early, **options

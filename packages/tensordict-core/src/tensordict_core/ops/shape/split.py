@@ -43,7 +43,7 @@ class Splitting(Node):
         if not size:
             raise errors.no_batch_dim("unbind")
         parts = self._unbind(normal_dim(dim, size))
-        if self._locked and (self.is_shared() or self.is_memmap()):  # as rows, see Indexing
+        if self._locked and (self._in_shared_memory() or self.is_memmap()):  # as rows, see Indexing
             for part in parts:
                 part.lock_()
         return parts
