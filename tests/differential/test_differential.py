@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("tensordict", reason="the reference is not installed")
+import torch
+
 import tensordict
 
 if "tensordict_core" in tensordict.TensorDict.__module__:
     pytest.skip("the suite stands in for the reference", allow_module_level=True)
 
 from fuzzing import calls, programs, rules
+from fuzzing.outcomes import describe, differences
 from fuzzing.search import Findings, cluster, open_clusters, search
 
 SEED = 20
@@ -25,6 +30,13 @@ DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
 def short_tracebacks(monkeypatch):
     # a traceback would show what the reference does inside
     monkeypatch.setattr(sys, "tracebacklimit", 0, raising=False)
+
+
+def some_programs() -> list[list[str]]:
+    theirs, ours = programs.libraries()
+    names = calls.call_names(ours.TensorDict, theirs.TensorDict)
+    made = (calls.program(random.Random(f"{SEED}-{i}"), ours.TensorDict, theirs.TensorDict, names) for i in range(200))
+    return [program.lines() for program in made]
 
 
 def report(findings: Findings) -> str:
@@ -62,6 +74,26 @@ def test_a_seed_and_a_number_make_the_same_program():
         calls.program(random.Random(f"{SEED}-7"), ours.TensorDict, theirs.TensorDict, names).lines() for _ in range(2)
     )
     assert first == second
+
+
+def test_programs_do_not_depend_on_the_seed_of_hashes():
+    made = [
+        subprocess.run(
+            [sys.executable, "-c", "import test_differential as t; print(t.some_programs())"],
+            cwd=Path(__file__).parent,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert made[0] == made[1] == f"{some_programs()}\n"
+
+
+def test_leaves_on_two_devices_are_a_difference():
+    theirs, ours = (describe(torch.zeros(2, device=device), {}) for device in ("meta", "cpu"))
+    assert [(found.kind, found.theirs, found.ours) for found in differences(theirs, ours)] == [("on", "meta", "cpu")]
 
 
 def test_a_difference_is_found_and_shrunk_to_what_it_needs():

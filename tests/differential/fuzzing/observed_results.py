@@ -22,6 +22,32 @@ WHOLE = r"x\[(I\[)?(\.\.\.|\(\)|:)\]"
 
 RESULTS = (
     seen(
+        "`stack.densify()` where elements lack a nested",
+        calls="densify",
+        kind="kind",
+        place="[.]",
+        theirs="^NonTensorData$",
+        ours="^TensorDict$",
+        kinds="ragged",
+    ),
+    seen(
+        "`stack.densify()` where elements lack a nested",
+        calls="densify",
+        kind="batch|names",
+        place="[.]",
+        theirs=r"^\(\)$",
+        kinds="ragged",
+    ),
+    seen(
+        "the locks of results of `pow",
+        calls="exclude",
+        kind="locked",
+        place="[.]",
+        theirs="False",
+        text=r"exclude\((inplace=\w+)?\)",
+    ),
+    seen("`td.where(mask, other)` of nested lazy stacks", calls="where", kind="rows|values", place="[.]", kinds="lazy"),
+    seen(
         "`td[...]` and `td[()]`", calls="getitem (index|key)|to_tensordict index", kind="value|kind|locked", text=WHOLE
     ),
     seen("the order of keys after `densify`", calls="fromkeys|dense_stack_tds|separates", kind="order"),
@@ -64,7 +90,7 @@ RESULTS = (
         kind="^result",
     ),
     seen(
-        "names after `td[mask, range(1)]`",
+        "names after `td[mask, range(3)]`",
         calls=".*index",
         kind="names",
         text=r"torch.tensor\(\[(True|False)|\[(True|False)|tensor\(\[\d.*range\(|range\(.*tensor\(\[\d",
@@ -127,7 +153,7 @@ RESULTS = (
     seen(
         "`td.repeat_interleave(0, dim)`",
         calls="repeat_interleave",
-        kind="batch|names|locked",
+        kind="batch|names|locked|device",
         kinds="lazy|Value",
         text=r"_interleave\((repeats=)?0",
     ),
@@ -221,7 +247,7 @@ RESULTS = (
     seen('`td.set_at_("s", tensor, index)`', calls="set_at_", ours="too many indices", kind="^result", text=VALUES),
     seen('`td.set_at_("u", value, index)`', calls="set_at_", ours="is an unbatched tensor", kind="^result"),
     seen(
-        "`td[index] = array`",
+        "`td[index] = array`, `td[index] = tensor`",
         calls="setitem value",
         kind="IndexError > result",
         text=r"Unbatched.*; result.*(np[.]ones|\bt\()",
@@ -366,6 +392,16 @@ RESULTS = (
         theirs=r"^\[\]$",
         kinds="lazy.*class",
     ),
+    seen(
+        "`tensor < lazy`",
+        calls="pow|add|r?sub|mul|div",
+        kind="kind",
+        place="^result$",
+        theirs="^TensorDict$",
+        ours="^Lazy",
+        kinds="lazy.*ragged",
+        text=MORE,
+    ),
     seen("`tensor < lazy`", kind="value|rows", place="stack_dim", kinds="lazy", text=MORE),
     seen(
         '`params["nested"]` of a `TensorDictParams`',
@@ -386,7 +422,13 @@ RESULTS = (
         kinds="lazy.*locked",
         text=r"I\[.*(\[.*,|, \[|tensor|array|range)",
     ),
-    seen("`td[index] = array`", calls="set_at_", kind="> result", theirs="expand.torch", text="Unbatched"),
+    seen(
+        "`td[index] = array`, `td[index] = tensor`",
+        calls="set_at_",
+        kind="> result",
+        theirs="expand.torch",
+        text="Unbatched",
+    ),
     seen(
         '`stack["n", "b"] = value` of a nested',
         calls="set.*",

@@ -104,7 +104,7 @@ def _names_junk(program: Program, text: str) -> bool:
     for name, source in program.junk:
         value = eval(source, dict(ours))
         parts = (name, repr(value)[:20], type(value).__name__, f"{name[:-1]} ")
-        if any(part in text for part in parts):
+        if any(part in text or part in text.lower() for part in parts):
             return True
     return False
 
@@ -141,7 +141,9 @@ def flag_is_a_condition(program: Program, difference: Difference) -> bool:
     theirs, ours = spaces()
     if any(name in FLAGS and source == "t([5, 5])" for name, source in program.junk):
         # has no truth value, which matters to one of them or to both, and not at the same line
-        return "Boolean value of Tensor" in difference.theirs + difference.ours
+        return "Boolean value of Tensor" in difference.theirs + difference.ours or works(
+            difference, "TypeError: to() received an invalid combination"
+        )
     truths: dict[str, str] = {}
     for name, source in program.junk:
         if name in FLAGS and source not in ("True", "t([5, 5])"):
@@ -159,7 +161,8 @@ def flag_is_a_condition(program: Program, difference: Difference) -> bool:
 
 FAULTS = {
     "locked": r"Cannot modify locked|Cannot unlock a tensordict",
-    "missing key": r"not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
+    "missing key": r"Some keys were not found"
+    r"|not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
     "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
     r"|does not support|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
     r"|only support floating point",
@@ -167,10 +170,13 @@ FAULTS = {
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none",
     "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
+    "keepdim": r"is incompatible with keepdim",
     "q": r"q values must be in the range",
-    "dim": r"Incompatible dim|dim must be in the range|appears multiple times|[dD]im\w* out of range|not a batch dim",
+    "dim": r"Incompatible dim|dim must be in the range|dimension -?\d+ is incompatible"
+    r"|appears multiple times|[dD]im\w* out of range|not a batch dim",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source"
-    r"|incompatible with the batch-size|expand_as_right requires|incompatible with dest shape"
+    r"|incompatible with the batch-size|expand_as_right requires"
+    r"|number of sizes provided|incompatible with dest shape"
     r"|must have same number of dimensions",
     "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
     r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination"
@@ -193,9 +199,10 @@ FAULTS = {
     "no key": r"Only NestedKeys are supported|is not a key|empty tuple",
     "no index": r"needs an index of the entry",
     "operand": r"but got (dict|str)|takes tensordicts only",
-    "default": r"default='x' is unknown|element \d in argument \d, but got (int|float|str)|apply to a 'str' object",
+    "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)|apply to a 'str' object",
     "index": r"is out of bounds|too many indices|Invalid index|used as indices must be",
-    "value": r"__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
+    "value": r"of type \w+ cannot be written"
+    r"|__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
 }
 """What makes a call fail, by the words of both libraries' errors."""
 

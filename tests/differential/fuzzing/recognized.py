@@ -44,6 +44,12 @@ REARRANGED = (
     "broadcast_to",
     "expand",
     "tile",
+    "unflatten",
+    "reshape",
+    "view",
+    "flatten",
+    "torch.flatten",
+    "repeat",
 )
 COMPARES = tuple(
     f"{side} {symbol}" for side in ("operator", "reflected") for symbol in ("<", "<=", ">", ">=", "==", "!=")

@@ -64,6 +64,7 @@ ALL_KEYS = (*STRICT, "lerp", "maximum", "minimum")
 BY_CHANCE = (
     "TypeError: Expected value to be one of types",
     "RuntimeError: Tensor list must have",
+    "TypeError: expected Tensor as element",
     "RuntimeError: key should be a Sequence",
     "ValueError: torch.cat(): expected a non-empty list",
 )

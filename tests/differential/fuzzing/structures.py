@@ -161,7 +161,11 @@ def filled(node: Node) -> Node:
     entries = {key: filled(entry) if isinstance(entry, Node) else entry for key, entry in node.entries.items()}
     if node.kind != "lazy" and not any(isinstance(entry, Tensor | Node) for entry in entries.values()):
         entries = entries | {"x" if node.kind == "class" else "t": Tensor(node.batch)}
-    return replace(node, entries=entries, elements=tuple(map(filled, node.elements)))
+    elements = tuple(map(filled, node.elements))
+    kept = [{key for key, entry in element.entries.items() if isinstance(entry, Tensor)} for element in elements]
+    if node.kind == "lazy" and elements and not set.intersection(*kept) and elements[0].kind == "dense":
+        elements = tuple(replace(e, entries=e.entries | {"t": Tensor(e.batch)}) for e in elements)
+    return replace(node, entries=entries, elements=elements)
 
 
 def like(node: Any, step: int = 1, dtype: str | None = None) -> Any:
