@@ -97,6 +97,20 @@ class TestParquet:
         part = TensorDict.from_parquet(tmp_path / "b.parquet", separator="/", columns=[("n", "x")])
         assert list(part.keys(True, True)) == [("n", "x")]
 
+    def test_a_field_of_a_struct_is_chosen_by_a_name_with_dots_that_no_column_has(self, tmp_path):
+        nested = {"x": torch.arange(2), "y": torch.zeros(2)}
+        td = TensorDict({"n": nested, "m": {"deep": {"x": torch.ones(2)}}, "flat.x": torch.arange(2.0)}, [2])
+        td.to_parquet(tmp_path / "a.parquet")
+        names = ["n.x", "m.deep.x", "flat.x"]
+        for place in (tmp_path / "a.parquet", tmp_path):  # a file, and a folder of files
+            part = TensorDict.from_parquet(place, columns=names)
+            assert set(part.keys(True, True)) == {("n", "x"), ("m", "deep", "x"), "flat.x"}
+            assert part["n", "x"].tolist() == [0, 1] and part["flat.x"].tolist() == [0.0, 1.0]
+        [batch] = iter_parquet(tmp_path / "a.parquet", columns=names)
+        assert set(batch.keys(True, True)) == set(part.keys(True, True))
+        with pytest.raises(KeyError, match="absent"):
+            TensorDict.from_parquet(tmp_path / "a.parquet", columns=["n.absent"])
+
     def test_null_numbers_are_nan_and_times_are_nanoseconds(self, tmp_path):
         table = pa.table(
             {

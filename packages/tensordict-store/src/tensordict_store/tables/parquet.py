@@ -79,6 +79,20 @@ def _names(columns: Sequence[NestedKey] | None, separator: str | None) -> list[s
     return [joint.join(unravel_key_to_tuple(column)) for column in columns]
 
 
+def _without_dots(columns: Sequence[NestedKey], path: Any, options: dict[str, Any]) -> list[NestedKey]:
+    """Return keys of columns, with nested keys in place of names with dots that no column has."""
+    if not any(isinstance(column, str) and "." in column for column in columns):
+        return list(columns)
+    import pyarrow.parquet as pq
+
+    shared = {name: options[name] for name in ("filesystem", "partitioning", "schema") if name in options}
+    flat = pq.ParquetDataset(path, **shared).schema.names
+    return [
+        tuple(column.split(".")) if isinstance(column, str) and "." in column and column not in flat else column
+        for column in columns
+    ]
+
+
 def from_parquet(
     path: Any,
     *,
@@ -105,7 +119,8 @@ def from_parquet(
         batch_size: The batch size; by default the number of rows.
         separator: The string at which names of columns are split into nested keys.
         dtype: The dtype of numbers and bools; by default their own.
-        columns: The columns to read; a nested key names a field of a struct, or with ``separator`` a column.
+        columns: The columns to read; a nested key names a field of a struct, or with ``separator`` a column. A field
+            may be named with dots, as pyarrow does, unless a column has that name.
         copy: Whether the memory of the table is copied, as for `from_arrow`.
         **kwargs: The other arguments of ``pyarrow.parquet.read_table``.
 
@@ -121,8 +136,9 @@ def from_parquet(
     import pyarrow.parquet as pq
 
     names = _names(columns, separator)
-    if names is not None and separator is None:  # fields of structs: read_table would take them out of their struct
-        names = [*dict.fromkeys(unravel_key_to_tuple(column)[0] for column in columns or ())]
+    if columns is not None and separator is None:  # fields of structs: read_table would take them out of their struct
+        columns = _without_dots(columns, path, kwargs)
+        names = [*dict.fromkeys(unravel_key_to_tuple(column)[0] for column in columns)]
     td = _from_table(
         pq.read_table(path, columns=names, **kwargs),
         "from_parquet",
