@@ -112,6 +112,16 @@ def test_what_ours_stored_on_a_server_opens_in_the_reference(port):
     assert_equal(opened, td)
 
 
+def test_percent_signs_in_keys_on_a_server_are_read_by_the_other(port):
+    from tensordict_store import TensorDictStore
+
+    store = ours.TensorDict({"50%": torch.ones(3)}, [3]).to_store(port=port)
+    assert list(reference.TensorDictStore.from_store(port=port, td_id=store.td_id).keys()) == ["50%"]
+    theirs = reference.TensorDict({"50%": torch.ones(3)}, [3]).to_store(port=port)
+    [name] = [text for text in repr(theirs).split("'") if text.count("-") == 4]
+    assert list(TensorDictStore.from_store(port=port, td_id=name).keys()) == ["50%"]
+
+
 def test_stacks_on_a_server_open_in_the_other(port):
     from tensordict_store import LazyStackedTensorDictStore
 

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensordict_store.redis.commands import Reads, Writes
-from tensordict_store.redis.wire import ServerError, Wire
+from tensordict_store.redis.replies import Replies, ServerError
+from tensordict_store.redis.wire import Wire
 
 Serve = Callable[..., Wire]
 
@@ -43,6 +45,45 @@ def serve() -> Iterator[Serve]:
 def test_replies_of_every_kind_are_read(serve: Serve) -> None:
     wire = serve(b"+OK\r\n:12\r\n$3\r\nabc\r\n$-1\r\n*2\r\n:1\r\n*-1\r\n$5000\r\n" + b"x" * 5000 + b"\r\n")
     assert wire.run([("PING",)] * 6, False) == [b"OK", 12, b"abc", None, [1, None], b"x" * 5000]
+
+
+class Pieces:
+    """A socket whose peer sent pieces, of which one call receives one at most."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = [piece for piece in pieces if piece]
+
+    def recvmsg_into(self, buffers: list[Any]) -> tuple[int]:
+        content, room = self.pieces.pop(0), [memoryview(np.frombuffer(one, np.uint8)) for one in buffers if len(one)]
+        taken = 0
+        for one in room:
+            count = min(len(one), len(content) - taken)
+            one[:count] = content[taken : taken + count]
+            taken += count
+        if taken < len(content):
+            self.pieces.insert(0, content[taken:])
+        return (taken,)
+
+    def recv_into(self, buffer: Any) -> int:
+        return self.recvmsg_into([buffer])[0] if self.pieces else 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (b"$4\r\nabcd\r\n$2\r\nef\r\n$8\r\nijklmnop\r\n:7\r\n", [b"abcdef", b"ijklmnop", 7]),
+        (b"$4\r\nabcd\r\n$0\r\n\r\n$8\r\nijklmnop\r\n:7\r\n", [b"abcd", b"ijklmnop", 7]),
+        (b"$4\r\nabcd\r\n$2\r\nef\r\n$-1\r\n:7\r\n", [b"abcdef", None, 7]),
+        (b"$4\r\nabcd\r\n$2\r\nef\r\n$80\r\n" + b"x" * 80 + b"\r\n:7\r\n", [b"abcdef", b"x" * 80, 7]),
+    ],
+)
+def test_replies_that_come_in_pieces_are_put_together(reply: bytes, expected: list[Any]) -> None:
+    commands = [Reads("a", [(0, 2), (5, 6)], 2, 6), Reads("b", None, 4, 8), ("INCR", "c")]
+    for cut in range(len(reply)):
+        for end in (cut + 1, len(reply)):
+            pieces: Any = Pieces(reply[:cut], reply[cut:end], reply[end:])
+            found = Replies(pieces).results(commands)
+            assert [bytes(one) if hasattr(one, "__len__") else one for one in found] == expected
 
 
 def test_rows_are_read_into_one_array(serve: Serve) -> None:

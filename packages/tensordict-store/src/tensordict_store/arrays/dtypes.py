@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["as_array", "as_bits", "dtype_named", "numpy_dtype", "torch_dtype"]
+__all__ = ["as_array", "as_bits", "dtype_named", "empty", "numpy_dtype", "torch_dtype"]
 
 _NATIVE: dict[torch.dtype, Any] = {
     torch.bool: np.dtype(np.bool_),
@@ -73,6 +74,20 @@ def dtype_named(name: str) -> torch.dtype:
     if name not in _NAMED:
         raise ValueError(f"the stored dtype {name!r} is unknown to this release of torch; install a newer one")
     return _NAMED[name]
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype) -> tuple[np.ndarray[Any, Any], Tensor]:
+    """Return an array and a tensor of the same memory, which is not initialized.
+
+    >>> array, tensor = empty([2], torch.bfloat16)
+    >>> array[:] = 16256
+    >>> tensor
+    tensor([1., 1.], dtype=torch.bfloat16)
+    """
+    native = _NATIVE.get(dtype)
+    array = np.empty(shape, _NATIVE[_BITS[dtype.itemsize]] if native is None else native)
+    tensor = torch.from_numpy(array)
+    return array, tensor if native is not None else tensor.view(dtype)
 
 
 def as_bits(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tensordict_core.extension import Index
 
-__all__ = ["Range", "Selection", "Selector", "select"]
+__all__ = ["ALL", "Range", "Selection", "Selector", "select"]
 
 Range = tuple[int, int]
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -106,15 +106,20 @@ class Selector:
     Args:
         index: The index of the leading dimensions; ``None`` for all.
 
+    Attributes:
+        index: The index.
+        block: The rows that an integer, or a slice without steps, selects; ``None`` of other indices.
+
     >>> rows = Selector(Index(torch.tensor([7, 2, 3]), torch.Size([10])))
     >>> rows.select(torch.Size([10, 4])).runs, rows.select(torch.Size([10, 4]), gap=5).runs
     ([(2, 4), (7, 8)], [(2, 8)])
     """
 
-    __slots__ = ("_heads", "_order", "_positions", "_unique", "index")
+    __slots__ = ("_heads", "_order", "_positions", "_unique", "block", "index")
 
     def __init__(self, index: Index | None) -> None:
         self.index = index
+        self.block = None if index is None else _block(index)
         self._heads: dict[Any, _Head] = {}
         self._order: tuple[int, list[Range]] | None = None
         self._positions: tuple[int, _Numbers, int, int] | None = None
@@ -210,6 +215,10 @@ class Selector:
         return runs, within[places], unique.size == numbers.size == sum([stop - start for start, stop in runs])
 
 
+ALL = Selector(None)
+"""The selections of all positions."""
+
+
 def select(index: Index | None, shape: torch.Size, gap: int = 0) -> Selection:
     """Return the selection of an index in an array.
 
@@ -223,6 +232,22 @@ def select(index: Index | None, shape: torch.Size, gap: int = 0) -> Selection:
     ([(2, 4), (7, 8)], [2, 0, 1], torch.Size([3, 4]))
     """
     return Selector(index).select(shape, gap)
+
+
+def _block(index: Index) -> Range | None:
+    """Return the range of rows that an index selects if it is an integer or a slice without steps.
+
+    >>> [_block(Index(idx, torch.Size([5]))) for idx in (-2, slice(1, 9), slice(None, None, 2))]
+    [(3, 4), (1, 5), None]
+    """
+    part = index.parts[0] if len(index.parts) == 1 else None
+    if type(part) is slice:
+        start, stop, step = part.indices(index.batch_size[0])
+        return (start, stop) if step == 1 and start < stop else None
+    if type(part) is int:
+        start = part if part >= 0 else part + index.batch_size[0]
+        return start, start + 1
+    return None
 
 
 def _positions(part: Tensor, n: int, dim: int) -> tuple[_Numbers, int, int]:

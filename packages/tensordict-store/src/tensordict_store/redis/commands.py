@@ -6,7 +6,7 @@ A run is given by its first row and the row after its last one. A value consists
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 __all__ = ["Command", "Reads", "Runs", "Writes", "expand"]
@@ -17,21 +17,23 @@ Command = tuple[Any, ...]
 
 
 class Reads(NamedTuple):
-    """Reads rows of a value; the result is their bytes side by side.
+    """Reads rows of a value side by side; the result is an array of bytes, or what ``into`` returns.
 
-    The result is shorter where the value ends before them, and ``None`` where a whole value is gone.
+    The result is shorter and bytes where the value ends before them, and ``None`` where a whole value is gone.
 
     Attributes:
         name: The name of the value.
         runs: The runs of rows; ``None`` for all of the value.
         row: How many bytes a row has.
         size: How many bytes the result should have.
+        into: Returns an array, which is filled, and the result. It is called while the server works.
     """
 
     name: str
     runs: Runs | None
     row: int
     size: int
+    into: Callable[[], tuple[Any, Any]] | None = None
 
     def sizes(self) -> list[int]:
         """Return the number of bytes of each run.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tensordict_store.extras import require
 from tensordict_store.redis.commands import Command, Reads, Writes, expand
-from tensordict_store.redis.wire import PLAIN, ServerError, Wire
+from tensordict_store.redis.replies import ServerError
+from tensordict_store.redis.wire import PLAIN, Wire
 
 __all__ = ["BACKENDS", "Connection"]
 
@@ -90,10 +91,7 @@ class Connection:
             ConnectionError: The server does not answer.
             OSError: The server refuses a command, for example for lack of memory or permissions.
         """
-        if not commands:
-            return []
-        wire = self._plain_wire()
-        return self._request(lambda: wire.run(commands, atomic) if wire else self._by_client(commands, atomic))
+        return self._request(commands, atomic) if commands else []
 
     def run_watching(
         self, name: str, guard: Command, commands: Sequence[Command]
@@ -108,10 +106,7 @@ class Connection:
         Returns:
             The name of a value that is gone; and the results of the transaction, or ``None`` if it did not take place.
         """
-        wire = self._plain_wire()
-        assert wire is not None
-        before: list[Command] = [("WATCH", name), guard]
-        _, gone, *results = self._request(lambda: wire.run(commands, True, before))
+        _, gone, *results = self._request(commands, True, [("WATCH", name), guard])
         if isinstance(gone, ServerError):
             self._scripts, gone = False, None
         return None if gone is None else str(gone, "utf-8"), None if results == [None] else results
@@ -168,11 +163,11 @@ class Connection:
             for command, own in zip(commands, parts, strict=True)
         ]
 
-    def _request(self, send: Callable[[], list[Any]]) -> list[Any]:
+    def _request(self, commands: Sequence[Command], atomic: bool, before: Sequence[Command] = ()) -> list[Any]:
         """Send a request, and say in an error which server it concerns."""
-        redis = self._redis
+        wire, redis = self._plain_wire(), self._redis
         try:
-            return send()
+            return self._by_client(commands, atomic) if wire is None else wire.run(commands, atomic, before)
         except (redis.ResponseError, ServerError) as error:
             raise OSError(f"the Redis server at {self.place} refuses a command: {error}") from error
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:

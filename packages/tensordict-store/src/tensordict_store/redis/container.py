@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense
-from tensordict_store.arrays.selection import Selector
+from tensordict_store.arrays.selection import ALL, Selector
 from tensordict_store.nodes import child_meta, save_by, unwrapped, wrapped
 from tensordict_store.redis.commands import Command
 from tensordict_store.redis.constructors import Constructors, tree_at
@@ -162,14 +162,14 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
 
     def _request(self, key: str, record: Record, rows: Selector) -> Request:
         path = (*self._path, key)
-        return Request(".".join(path), self._tree.data(path), record, rows)
+        return Request(path, self._tree.data(path), record, rows)
 
     def _read(self, key: str, index: Index | None) -> Any:
         record = self._record(key)
         if record is None or record.dtype is None:
             value = self._peek(key)
             return value if index is None else value._index(index)
-        wanted = self._request(key, record, Selector(index))
+        wanted = self._request(key, record, ALL if index is None else Selector(index))
         [content], _ = gather(self._tree.connection, [wanted.reads])
         return self._on_device(wanted.result(content))
 
@@ -184,7 +184,7 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         self._tree.refresh()
         wanted: list[tuple[dict[str, Any], str, Request]] = []
         values: list[tuple[dict[str, Any], str, Any]] = []
-        out = self._add_requests(Selector(index), wanted, values)
+        out = self._add_requests(ALL if index is None else Selector(index), wanted, values)
         gets: list[Command] = [("GET", node._tree.data((*node._path, key))) for _, key, node in values]
         contents, replies = gather(self._tree.connection, [one.reads for _, _, one in wanted], gets)
         for (entries, key, one), content in zip(wanted, contents, strict=True):

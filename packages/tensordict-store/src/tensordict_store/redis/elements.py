@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,15 +13,7 @@ from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.ranges import as_bytes
 from tensordict_store.redis.tree import Change, Path, encoded
 
-__all__ = ["add_elements", "ends_of", "named", "runs_of", "shape_of"]
-
-
-def shape_of(record: Record, number: int) -> torch.Size:
-    """Return the shape of one element."""
-    if record.shapes is not None:
-        return record.shapes[number]
-    assert record.shape is not None
-    return record.shape[1:]
+__all__ = ["add_elements", "named"]
 
 
 def named(part: Any, names: Any) -> Any:
@@ -31,32 +21,6 @@ def named(part: Any, names: Any) -> Any:
     if names is not None:
         part._put_names(names)
     return part
-
-
-def ends_of(record: Record, count: int) -> list[int]:
-    """Return where each element starts in the value, and where the last one ends.
-
-    >>> ends_of(Record(torch.int8, None, shapes=(torch.Size([3]), torch.Size([4]))), 2)
-    [0, 3, 7]
-    """
-    assert record.dtype is not None
-    sizes = (shape_of(record, i).numel() * record.dtype.itemsize for i in range(count))
-    return [0, *itertools.accumulate(sizes)]
-
-
-def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the ranges of neighbours in rising numbers.
-
-    >>> runs_of([1, 2, 5])
-    [(1, 3), (5, 6)]
-    """
-    out: list[tuple[int, int]] = []
-    for number in numbers:
-        if out and out[-1][1] == number:
-            out[-1] = (out[-1][0], number + 1)
-        else:
-            out.append((number, number + 1))
-    return out
 
 
 def add_elements(path: Path, elements: list[Any], change: Change, allow_pickle: bool) -> None:

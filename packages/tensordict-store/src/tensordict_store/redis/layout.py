@@ -7,7 +7,9 @@ has a hash ``PREFIX:{ID}:__nodes__`` too: for each node its keys in order, its b
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,22 @@ from torch import Tensor
 
 from tensordict_store.arrays.dtypes import numpy_dtype
 
-__all__ = ["Record", "gone", "join", "parse_record", "parse_size", "split", "tensor_record"]
+__all__ = [
+    "Path",
+    "Record",
+    "ends_of",
+    "gone",
+    "join",
+    "parse_record",
+    "parse_size",
+    "shape_of",
+    "split",
+    "tensor_record",
+]
+
+
+Path = tuple[str, ...]
+_ESCAPES = re.compile("%(?=25|2E)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +150,39 @@ def _size(key: str, numbers: Any) -> torch.Size:
     return torch.Size(numbers)
 
 
-def join(path: tuple[str, ...]) -> str:
-    """Return the name of a nested key; a dot in a key is escaped.
+def shape_of(record: Record, number: int) -> torch.Size:
+    """Return the shape of one element."""
+    if record.shapes is not None:
+        return record.shapes[number]
+    assert record.shape is not None
+    return record.shape[1:]
 
-    >>> join(("a", "b.c"))
-    'a.b%2Ec'
+
+def ends_of(record: Record, count: int) -> list[int]:
+    """Return where each element starts in the value, and where the last one ends.
+
+    >>> ends_of(Record(torch.int8, None, shapes=(torch.Size([3]), torch.Size([4]))), 2)
+    [0, 3, 7]
     """
-    return ".".join(key.replace("%", "%25").replace(".", "%2E") for key in path)
+    assert record.dtype is not None
+    sizes = (shape_of(record, i).numel() * record.dtype.itemsize for i in range(count))
+    return [0, *itertools.accumulate(sizes)]
+
+
+def join(path: tuple[str, ...]) -> str:
+    """Return the name of a nested key; a dot in a key is escaped, and a percent sign that would look like an escape.
+
+    >>> join(("a", "b.c")), join(("50%", "%2E"))
+    ('a.b%2Ec', '50%.%252E')
+    """
+    return ".".join(_ESCAPES.sub("%25", key).replace(".", "%2E") for key in path)
 
 
 def split(name: str) -> tuple[str, ...]:
     """Return the nested key of a name.
 
-    >>> split("a.b%2Ec")
-    ('a', 'b.c')
+    >>> split("a.b%2Ec"), split("50%.%252E")
+    (('a', 'b.c'), ('50%', '%2E'))
     """
     return tuple(part.replace("%2E", ".").replace("%25", "%") for part in name.split("."))
 

@@ -18,10 +18,11 @@ from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_bat
 from tensordict_store.nodes import locked_if, save_by
 from tensordict_store.redis.commands import Command
 from tensordict_store.redis.constructors import tree_at
-from tensordict_store.redis.elements import add_elements, ends_of, named, runs_of, shape_of
-from tensordict_store.redis.layout import Record, parse_size
+from tensordict_store.redis.elements import add_elements, named
+from tensordict_store.redis.layout import Record, ends_of, parse_size, shape_of
 from tensordict_store.redis.node import ServerNode, rebuilt
-from tensordict_store.redis.ranges import as_bytes, tensor_of
+from tensordict_store.redis.ranges import Elements, as_bytes
+from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change, Path, Tree, decoded
 
 __all__ = ["LazyStackedTensorDictStore"]
@@ -212,34 +213,21 @@ class LazyStackedTensorDictStore(ServerNode):
         paths = tree.below(self._path)
         if keys is not None:
             paths = [path for path in paths if path[root] in keys]
-        commands: list[Command] = []
-        sizes: list[list[int]] = []
+        tensors = [path for path in paths if tree.records[path].dtype is not None]
+        values: list[Command] = [("GET", tree.data(path)) for path in paths if tree.records[path].dtype is None]
+        wanted = [Elements(path, tree.data(path), tree.records[path], numbers, self._count) for path in tensors]
+        contents, replies = gather(tree.connection, [one.reads for one in wanted], values)
+        found = zip(wanted, contents, strict=True)
+        rest = iter(replies)
+        out = [self._empty(meta, self._path, keys) for _ in numbers]
         for path in paths:
             record = tree.records[path]
-            data = tree.data(path)
             if record.dtype is None:
-                commands.append(("GET", data))
-                sizes.append([])
-                continue
-            ends = ends_of(record, self._count)
-            ranges = [(ends[a], ends[b]) for a, b in runs_of(numbers)]
-            ranges = [(start, stop) for start, stop in ranges if start < stop]
-            commands += [("GETRANGE", data, start, stop - 1) for start, stop in ranges]
-            sizes.append([stop - start for start, stop in ranges])
-        replies = iter(tree.connection.run(commands))
-        out = [self._empty(meta, self._path, keys) for _ in numbers]
-        for path, lengths in zip(paths, sizes, strict=True):
-            record, name = tree.records[path], ".".join(path)
-            if record.dtype is None:
-                values = decoded(name, record, next(replies), self._meta, self._allow_pickle)
-                parts: list[Any] = [values._index(Index(i, torch.Size((self._count,)))) for i in numbers]
+                value = decoded(".".join(path), record, next(rest), self._meta, self._allow_pickle)
+                parts: list[Any] = [value._index(Index(i, torch.Size((self._count,)))) for i in numbers]
             else:
-                content = b"".join([next(replies) or b"" for _ in lengths])
-                flat = tensor_of(name, content, sum(lengths), record.dtype)
-                shapes = [shape_of(record, i) for i in numbers]
-                parts = [
-                    one.view(shape) for one, shape in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)
-                ]
+                one, content = next(found)
+                parts = one.elements(content)
             for element, part in zip(out, parts, strict=True):
                 if isinstance(part, Tensor) and meta.device is not None:
                     part = part.to(meta.device)

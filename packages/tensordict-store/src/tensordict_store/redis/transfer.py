@@ -29,18 +29,17 @@ def gather(
     """Return rows of several values, and the results of other commands, in one request.
 
     Returns:
-        For each value the bytes of its rows side by side (shorter where the value ends before them, and ``None`` for
-        a value that is gone); and the results of the commands.
+        The result of each read, which is ``None`` for a value that is gone; and the results of the commands.
     """
-    replies = connection.run([*reads, *others])
-    found = replies[: len(reads)]
+    found = connection.run([*reads, *others] if others else reads)
+    replies = found[len(reads) :]
+    found = found[: len(reads)]
     # a row of a value that is gone has no bytes, as one of a value that is empty
-    short = [i for i, (got, read) in enumerate(zip(found, reads, strict=True)) if read.size and got is not None]
-    short = [i for i in short if not len(found[i])]
+    short = [i for i, got in enumerate(found) if isinstance(got, bytes) and not got and reads[i].size]
     if short:
         for i, exists in zip(short, connection.run([("EXISTS", reads[i].name) for i in short]), strict=True):
             found[i] = found[i] if exists else None
-    return found, replies[len(reads) :]
+    return found, replies
 
 
 def scatter(connection: Connection, writes: Sequence[Writes], watched: str) -> str | None:

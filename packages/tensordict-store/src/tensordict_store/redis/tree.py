@@ -17,11 +17,10 @@ from tensordict_core.extension import Meta
 from tensordict_store.arrays.values import STACK, VALUE, Encoded, decode, encode
 from tensordict_store.redis.commands import Command
 from tensordict_store.redis.connection import Connection
-from tensordict_store.redis.layout import Record, gone, join, parse_record, parse_size, split
+from tensordict_store.redis.layout import Path, Record, gone, join, parse_record, parse_size, split
 
 __all__ = ["Change", "Path", "Tree", "batch_size_of", "decoded", "encoded"]
 
-Path = tuple[str, ...]
 _LIMIT = 1 << 29
 """Bytes that a value of Redis may have."""
 

@@ -12,34 +12,25 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from tensordict_store.redis.commands import Command, Reads, Writes, expand
+from tensordict_store.redis.replies import Replies, ServerError
 
-__all__ = ["PLAIN", "ServerError", "Wire"]
+__all__ = ["PLAIN", "Wire"]
 
 PLAIN = frozenset(
     ("host", "port", "db", "unix_socket_path", "username", "password", "socket_timeout", "socket_connect_timeout")
 )
 """The connection options that this module implements; others require redis-py."""
 _TRIES = 3
-_SMALL = 4096
 _LARGE = 1 << 14
 _MANY = 64
 """Runs of rows that are sent before others are packed."""
 _IOV_MAX = 512
 """Buffers that one call sends; systems take at least 1,024."""
-_LIMIT = 1 << 29
-"""Bytes that a value of Redis may have."""
-_QUEUED = b"+QUEUED\r\n"
-
-
-class ServerError(Exception):
-    """The server refused a command."""
 
 
 class Wire:
@@ -53,7 +44,7 @@ class Wire:
         self._socket: socket.socket | None = None
         self._options = options
         self._lock = threading.Lock()
-        self._reader: Any = None
+        self._replies: Replies | None = None
         self._pid = 0
 
     def run(self, commands: Sequence[Command], atomic: bool, before: Sequence[Command] = ()) -> list[Any]:
@@ -71,35 +62,27 @@ class Wire:
             OSError: The server does not answer.
             ServerError: The server refused a command.
         """
-        if not atomic:
-            results = self._exchange(commands, lambda: [self._result(command) for command in commands])
-        else:
-            sent = [*before, ("MULTI",), *commands, ("EXEC",)]
-            results = self._exchange(sent, lambda: self._transaction(commands, before))
-        for reply in results[len(before) :]:
-            if isinstance(reply, ServerError):
-                raise reply
-        return results
-
-    def _exchange(self, commands: Sequence[Command], read: Callable[[], list[Any]]) -> list[Any]:
+        sent = [*before, ("MULTI",), *commands, ("EXEC",)] if atomic else commands
         with self._lock:
             for turn in range(_TRIES):
                 try:
-                    self._connect()
-                    for parts in _packed(commands):  # the server works on the first while the others are packed
+                    replies = self._connected()
+                    for parts in _packed(sent):  # the server works on the first while the others are packed
                         self._send(parts)
-                    return read()
-                except ServerError:
-                    self.close()
-                    raise
+                    results = replies.transaction(commands, len(before)) if atomic else replies.results(commands)
                 except OSError:
                     self.close()
                     if turn == _TRIES - 1:
                         raise
                     time.sleep(0.05 * 2**turn)
+                    continue
                 except BaseException:
                     self.close()  # the replies of this request would be taken for those of the next one
                     raise
+                for reply in results[len(before) :]:
+                    if isinstance(reply, ServerError):
+                        raise reply
+                return results
         raise AssertionError  # the last turn returns or raises
 
     def _send(self, parts: Sequence[Any]) -> None:
@@ -111,9 +94,10 @@ class Wire:
                 made.sendall(memoryview(part)[sent:] if sent else part)
             sent = max(sent - len(part), 0)
 
-    def _connect(self) -> None:
-        if self._socket is not None and self._pid == os.getpid():
-            return
+    def _connected(self) -> Replies:
+        """Return the replies of the connection, which is made if there is none in this process."""
+        if self._replies is not None and self._pid == os.getpid():
+            return self._replies
         self.close()
         options = self._options
         timeout = options.get("socket_connect_timeout")
@@ -125,7 +109,7 @@ class Wire:
             made = socket.create_connection((options["host"], options["port"]), timeout)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.settimeout(options.get("socket_timeout"))
-        self._socket, self._reader, self._pid = made, made.makefile("rb", 1 << 14), os.getpid()
+        self._socket, self._replies, self._pid = made, Replies(made), os.getpid()
         greeting: list[Command] = []
         if options.get("password"):
             user = options.get("username")
@@ -134,104 +118,15 @@ class Wire:
             greeting.append(("SELECT", options["db"]))
         for parts in _packed(greeting):
             self._send(parts)
-        for reply in [self._reply() for _ in greeting]:
+        for reply in self._replies.results(greeting):
             if isinstance(reply, ServerError):
                 raise reply
-
-    # replies ----------------------------------------------------------------------------------------------------------
-
-    def _transaction(self, commands: Sequence[Command], before: Sequence[Command]) -> list[Any]:
-        first = [self._reply() for _ in before]
-        count = 1 + sum(len(command.runs) if type(command) is Writes else 1 for command in commands)  # MULTI too
-        lines = [self._reader.readline() for _ in range(count)]
-        line = self._line()
-        if line[:1] == b"*" and line != b"*-1\r\n":
-            return first + [self._result(command) for command in commands]
-        outcome = self._reply(line)  # why the transaction did not take place is in the line of the command at fault
-        refused = next((self._reply(wrong) for wrong in lines[1:] if wrong != _QUEUED), outcome)
-        return [*first, refused]
-
-    def _result(self, command: Command) -> Any:
-        if type(command) is Reads:
-            return self._rows(command)
-        if type(command) is Writes:
-            lines = [self._reader.readline() for _ in command.runs]
-            wrong = next((line for line in lines if line[:1] != b":"), None)
-            return None if wrong is None else self._reply(wrong)
-        return self._reply()
-
-    def _rows(self, command: Reads) -> Any:
-        """Return the bytes of rows: an array that a tensor may take over, unless the server sends another number."""
-        sizes = command.sizes()
-        readline, readinto = self._reader.readline, self._reader.readinto
-        out, place, last, head = None, 0, -1, b""
-        view = memoryview(b"")
-        for number, size in enumerate(sizes, 1):
-            if size != last:
-                last, head = size, b"$%d\r\n" % size
-            line = readline()
-            if line != head:
-                replies = [self._reply(line), *(self._reply() for _ in sizes[number:])]
-                for reply in replies:
-                    if not isinstance(reply, bytes | bytearray):  # an error, or a value that is gone
-                        return reply
-                return b"".join([bytes(view[:place]), *replies])
-            if out is None:  # (not before the server says so: the size is what the metadata of the entry say)
-                out = np.empty(command.size + 2, np.uint8)
-                view = out.data
-            if readinto(view[place : place + size + 2]) != size + 2:  # the next rows lie where the end of line is
-                raise ConnectionResetError("the server closed the connection")
-            place += size
-        return b"" if out is None else out[:-2]
-
-    def _line(self) -> bytes:
-        line: bytes = self._reader.readline()
-        if line[-2:] != b"\r\n":
-            raise ConnectionResetError("the server closed the connection")
-        return line
-
-    def _reply(self, line: bytes | None = None, depth: int = 0) -> Any:
-        """Return the next reply, of which the first line may be read already."""
-        line = self._line() if line is None else line
-        kind, rest = line[:1], line[1:-2]
-        if kind == b"+":
-            return rest
-        if kind == b"-":
-            return ServerError(rest.decode(errors="replace"))
-        if line[-2:] != b"\r\n":
-            raise ConnectionResetError("the server closed the connection")
-        number = int(rest) if rest.removeprefix(b"-").isdigit() else None
-        if kind == b":" and number is not None:
-            return number
-        if kind == b"$" and number is not None and number <= _LIMIT:
-            return self._bulk(number)
-        if kind == b"*" and number is not None and depth < 8:
-            return None if number < 0 else [self._reply(None, depth + 1) for _ in range(number)]
-        raise ConnectionAbortedError(
-            f"the server does not speak the protocol of Redis, it sent {line[:40]!r}; pass the address of one that does"
-        )
-
-    def _bulk(self, size: int) -> bytes | bytearray | None:
-        if size < 0:
-            return None
-        if size < _SMALL:
-            found: bytes = self._reader.read(size + 2)
-            if len(found) != size + 2:
-                raise ConnectionResetError("the server closed the connection")
-            return found[:size]
-        out = bytearray(size)
-        self._read_into(memoryview(out))
-        return out
-
-    def _read_into(self, view: memoryview) -> None:
-        if self._reader.readinto(view) != len(view) or len(self._reader.read(2)) != 2:
-            raise ConnectionResetError("the server closed the connection")
+        return self._replies
 
     def close(self) -> None:
         """Close the socket; a later request connects again."""
-        made, self._socket = self._socket, None
+        made, self._socket, self._replies = self._socket, None, None
         if made is not None:  # (a forked process closes its copy; the connection of its parent stays)
-            self._reader.close()
             made.close()
 
     __del__ = close

@@ -27,7 +27,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
     """
     connection = tree.connection
     writes: list[Writes] = []
-    kept: list[tuple[Any, str, Index | None, Tensor, Request]] = []
+    kept: list[tuple[Any, str, Index | None, Tensor, int, Request]] = []
     selectors: dict[int, Selector] = {}
     for node, key, index, value in parts:
         record = node._record(key)
@@ -48,12 +48,11 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
         else:  # parts of rows: the rows are read, changed and written
             start, stop = selection.box[0]
             whole = Selector(Index(slice(start, stop), record.shape[:1]))
-            kept.append((node, key, index, value, node._request(key, record, whole)))
+            kept.append((node, key, index, value, start, node._request(key, record, whole)))
     if kept:
         contents, _ = gather(connection, [wanted.reads for *_, wanted in kept])
-        for (node, key, index, value, wanted), content in zip(kept, contents, strict=True):
-            record, changed = node._record(key), wanted.rows(content)
-            start = wanted.start
+        for (node, key, index, value, start, wanted), content in zip(kept, contents, strict=True):
+            record, changed = node._record(key), wanted.result(content)
             _put_part(changed, start, record.shape, index, value)
             writes += _whole_rows(wanted.reads.name, record, [(start, start + len(changed))], changed)
     lost = scatter(connection, writes, tree.name("__guard__")) if writes else None
