@@ -38,3 +38,9 @@ def drawn_files() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("folder", "name"), sorted(set(drawn_files())))
 def test_a_file_is_drawn_in_its_folder(folder: str, name: str) -> None:
     assert any(f"/{folder}/" in path.as_posix() and path.as_posix().endswith(f"/{name}") for path in SOURCES)
+
+
+def test_the_example_quotes_the_code() -> None:
+    [path, quoted] = re.findall(r"1\. `([\w/.]+)` declares `([^`]+), \.\.\.\)`", PAGE)[0]
+    [source] = [one for one in SOURCES if one.as_posix().endswith(f"tensordict_core/{path}")]
+    assert quoted in source.read_text()
