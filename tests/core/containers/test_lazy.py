@@ -240,9 +240,9 @@ def test_a_single_element_is_squeezed_and_expanded():
 def test_dense_forms():
     dense = even().densify()
     assert type(dense) is TensorDict and dense["a"].shape == (2, 3, 4) and type(dense["n"]) is TensorDict
-    nested = ragged().densify()
+    nested = ragged().densify(torch.jagged)
     assert nested["a"].is_nested
-    outer = TensorDict({"l": ragged(), "t": torch.zeros(2)}, [2]).densify()
+    outer = TensorDict({"l": ragged(), "t": torch.zeros(2)}, [2]).densify(torch.jagged)
     assert type(outer["l"]) is TensorDict and outer["l", "a"].is_nested
     plain = TensorDict({"a": torch.zeros(2)}, [2])
     assert plain.densify() is plain

@@ -67,6 +67,14 @@ CALLS: dict[str, Row] = {
     "values of one": lambda lib: lib.NonTensorStack.from_nontensordata(value(lib)),
     "one value written at an index": lambda lib: value(lib).__setitem__(0, lib.NonTensorData("b")),
     "as_tensor of parameters": lambda lib: type(lib.TensorDict({"a": nn.Parameter(torch.ones(2))}).as_tensor()["a"]),
+    "addcdiv with its value by position": lambda lib: flat(lib).select("a").addcdiv(2.0, 4.0, 0.5),
+    "sub_ with alpha by position": lambda lib: flat(lib).select("a").sub_(flat(lib).select("a"), 3.0),
+    "clamp_min with a default by position": lambda lib: flat(lib).select("a").clamp_min(1.0, None),
+    "dims of flip and tile by name": lambda lib: (flat(lib).flip(dims=0), flat(lib).tile(dims=(2,))),
+    "the layout of ragged stacks that are made dense": lambda lib: [
+        (td := lib.lazy_stack([lib.TensorDict({"a": torch.ones(n)}) for n in (1, 2)])).densify()["a"].layout,
+        td.densify(torch.jagged)["a"].layout,
+    ],
     "from_struct_array of a subclass": lambda lib: (
         type(subclass(lib).from_struct_array(np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]))).__name__
     ),

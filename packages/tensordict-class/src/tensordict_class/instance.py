@@ -153,7 +153,7 @@ class Instance(Forwarding):
         return part.tolist() if is_non_tensor(part) else part
 
     def set(  # type: ignore[override]  # core names the second parameter item, and code of tensorclasses names it value
-        self, key: NestedKey, value: Any, inplace: bool | None = False, *, non_blocking: bool = False, **kwargs: Any
+        self, key: NestedKey, value: Any, inplace: bool | None = False, non_blocking: bool = False, **kwargs: Any
     ) -> Self:
         """Store a value in a field like an assignment to the attribute; ``None`` unsets it.
 

@@ -11,14 +11,14 @@ import dataclasses
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, Unpack, get_origin
 
 from tensordict_class import errors
 from tensordict_class.flags import flagged
 from tensordict_class.forward import Forwarding, make_known
 from tensordict_class.transform import Constructed, TransformingByKeyword
 from tensordict_core import LazyStackedTensorDict, TensorDict, TensorDictBase
-from tensordict_core.extension import TensorCollection
+from tensordict_core.extension import BuildOptions, TensorCollection, with_options
 
 __all__ = ["TypedTensorDict"]
 
@@ -127,15 +127,15 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
                 self.lock_()
 
     @classmethod
-    def from_tensordict(cls, tensordict: Any, *, check: bool = True) -> Self:
+    def from_tensordict(cls, td: Any, *, check: bool = True) -> Self:
         """Wrap a tensordict of any kind without copying it.
 
         Args:
-            tensordict: The tensordict.
+            td: The tensordict.
             check: Whether to raise an error if a required entry is missing; otherwise it may be set later.
 
         Raises:
-            TypeError: ``tensordict`` is not a tensordict, or a declared entry is missing.
+            TypeError: ``td`` is not a tensordict, or a declared entry is missing.
 
         >>> from tensordict_class import TypedTensorDict
         >>> class State(TypedTensorDict):
@@ -144,14 +144,37 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
         >>> State.from_tensordict(td).position is td["position"]
         True
         """
-        if not isinstance(tensordict, TensorCollection):
+        if not isinstance(td, TensorCollection):
             raise TypeError(
-                f"{cls.__name__}.from_tensordict takes a tensordict, got {type(tensordict).__name__}; "
+                f"{cls.__name__}.from_tensordict takes a tensordict, got {type(td).__name__}; "
                 f"give {cls.__name__}() a dictionary"
             )
         if check:
-            _check_required(cls, tensordict)
-        return cls._wrap(tensordict)
+            _check_required(cls, td)
+        return cls._wrap(td)
+
+    @classmethod
+    @with_options(BuildOptions, None)
+    def from_dict(
+        cls, input_dict: Mapping[Any, Any] | Any, *, check: bool = True, **options: Unpack[BuildOptions]
+    ) -> Self:
+        """Build an instance from a dictionary, as `TensorDict.from_dict` does.
+
+        Args:
+            input_dict: The dictionary; nested ones become nested tensordicts.
+            check: Whether to raise an error if a required entry is missing; otherwise it may be set later.
+            **options: Those of `TensorDict.from_dict`.
+
+        Raises:
+            TypeError: A declared entry is missing.
+
+        >>> from tensordict_class import TypedTensorDict
+        >>> class State(TypedTensorDict):
+        ...     position: torch.Tensor
+        >>> State.from_dict({"position": torch.zeros(3)}, auto_batch_size=True).batch_size
+        torch.Size([3])
+        """
+        return cls.from_tensordict(TensorDict.from_dict(input_dict, **options), check=check)
 
     @classmethod
     def _lazy(cls, items: Sequence[Any], dim: int) -> Any:

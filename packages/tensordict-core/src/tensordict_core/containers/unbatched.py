@@ -214,7 +214,7 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
     def _solid(self) -> Any:
         return self
 
-    def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
+    def densify(self, layout: torch.layout = torch.strided) -> Any:
         """Return this object, which contains no lazy stack."""
         return self
 

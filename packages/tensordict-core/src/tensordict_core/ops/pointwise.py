@@ -190,7 +190,7 @@ class Pointwise(Node):
         """
         return _ternary_(self, "addcmul_", Tensor.addcmul_, other1, other2, value=value)
 
-    def addcdiv(self, other1: Any, other2: Any, *, value: float = 1) -> Self:
+    def addcdiv(self, other1: Any, other2: Any, value: float = 1) -> Self:
         """Return ``leaf + value * other1 / other2`` for every leaf.
 
         >>> td = TensorDict({"a": torch.tensor(1.0)})

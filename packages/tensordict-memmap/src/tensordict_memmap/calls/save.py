@@ -43,8 +43,8 @@ _WRITERS: dict[str, type[Writer]] = {TREE: TreeWriter, SAFETENSORS: SafetensorsW
 def memmap(
     data: Any,
     prefix: str | os.PathLike[str] | None = None,
-    *,
     copy_existing: bool = False,
+    *,
     return_early: bool = False,
     **options: Unpack[extension.SaveOptions],
 ) -> Any:
@@ -96,8 +96,8 @@ def memmap(
 def memmap_(
     td: Any,
     prefix: str | os.PathLike[str] | None = None,
-    *,
     copy_existing: bool = False,
+    *,
     return_early: bool = False,
     **options: Unpack[MemmapOptions],
 ) -> Any:
@@ -118,8 +118,8 @@ def memmap_(
 def memmap_like(
     td: Any,
     prefix: str | os.PathLike[str] | None = None,
-    *,
     copy_existing: bool = False,
+    *,
     return_early: bool = False,
     **options: Unpack[MemmapLikeOptions],
 ) -> Any:
@@ -145,8 +145,8 @@ def memmap_like(
 def save(
     data: Any,
     prefix: str | os.PathLike[str],
-    *,
     copy_existing: bool = True,
+    *,
     return_early: bool = False,
     **options: Unpack[RankSaveOptions],
 ) -> Any:

@@ -81,8 +81,7 @@ class AddStateIndependentNormalScale(nn.Module):
         """
         return self.state_independent_scale.shape
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, loc: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         """Return the first tensor, its scale, and the others unchanged."""
-        loc, *others = tensors
         scale = self.scale_mapping(self.state_independent_scale).clamp_min(self.scale_lb)
         return (loc, scale.expand_as(loc), *others)

@@ -486,7 +486,7 @@ class WrapModule(TensorDictModuleBase):
         self.in_keys = as_keys(in_keys)
         self.out_keys = as_keys(out_keys)
 
-    def forward(self, tensordict: Any) -> Any:
+    def forward(self, data: Any) -> Any:
         """Call the function."""
-        result = self.func(tensordict)
-        return tensordict.update(result) if self.inplace and result is not tensordict else result
+        result = self.func(data)
+        return data.update(result) if self.inplace and result is not data else result

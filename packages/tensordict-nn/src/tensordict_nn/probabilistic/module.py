@@ -262,7 +262,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
     # running ---------------------------------------------------------------------------------------------------------
 
     @dispatch(auto_batch_size=False)
-    def forward(self, tensordict: Any, tensordict_out: Any = None, *, _requires_sample: bool = True) -> Any:
+    def forward(self, tensordict: Any, tensordict_out: Any = None, _requires_sample: bool = True) -> Any:
         """Make the distribution and write a value of it.
 
         Args:

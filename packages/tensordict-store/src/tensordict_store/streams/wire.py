@@ -90,7 +90,7 @@ def describe(td: Any) -> tuple[bytes, list[Tensor]]:
 
     def walk(node: Any, path: Path) -> None:
         if isinstance(node, LazyStackedTensorDict):
-            node = node.densify()
+            node = node.densify(layout=torch.jagged)
         names = list(node.names) if any(name is not None for name in node.names) else None
         nodes.append([path, list(node.batch_size), names])
         for key, value in node.items():

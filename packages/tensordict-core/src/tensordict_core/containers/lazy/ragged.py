@@ -170,7 +170,7 @@ class LazyRagged:
             elements.append(element)
         return type(self)._lazy(elements, self._stack_dim)
 
-    def densify(self: Any, *, layout: torch.layout = torch.jagged) -> Any:
+    def densify(self: Any, layout: torch.layout = torch.strided) -> Any:
         """Return a plain tensordict: entries of one shape are stacked, ragged ones become nested tensors.
 
         An element that lacks an entry has an empty component in its nested tensor, or the value ``None``.
@@ -183,10 +183,10 @@ class LazyRagged:
             RuntimeError: An entry without dimensions of its own is missing in some elements.
 
         >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
-        >>> type(ragged.densify()).__name__
+        >>> type(ragged.densify(layout=torch.jagged)).__name__
         'TensorDict'
         >>> ragged.tensordicts[0]["b"] = torch.ones(3)
-        >>> [len(part) for part in ragged.densify()["b"].unbind()]
+        >>> [len(part) for part in ragged.densify(layout=torch.jagged)["b"].unbind()]
         [3, 0]
         """
         complete = self._completed()

@@ -250,7 +250,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
     def _solid(self) -> Any:
         return self
 
-    def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
+    def densify(self, layout: torch.layout = torch.strided) -> Any:
         """Return this object: there is nothing to combine."""
         return self
 

@@ -163,7 +163,7 @@ def _binary_methods(
 
     if not scaled:
 
-        def method(self: Any, other: Any, *, default: Any = None) -> Any:
+        def method(self: Any, other: Any, default: Any = None) -> Any:
             return run(self, other, default, {})
 
         def method_(self: Any, other: Any) -> Any:
@@ -174,7 +174,7 @@ def _binary_methods(
     def scaled_method(self: Any, other: Any, *, alpha: float | None = None, default: Any = None) -> Any:
         return run(self, other, default, {} if alpha is None else {"alpha": alpha})
 
-    def scaled_method_(self: Any, other: Any, *, alpha: float | None = None) -> Any:
+    def scaled_method_(self: Any, other: Any, alpha: float | None = None) -> Any:
         return run_(self, other, {} if alpha is None else {"alpha": alpha})
 
     return scaled_method, scaled_method_

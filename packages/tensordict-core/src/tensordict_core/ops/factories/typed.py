@@ -44,7 +44,7 @@ class UnaryMethod(Protocol):
 class BinaryCall(Protocol[R_co]):
     """The call of a bound binary operation."""
 
-    def __call__(self, other: Operand, *, default: Any = ...) -> R_co: ...
+    def __call__(self, other: Operand, default: Any = ...) -> R_co: ...
 
 
 class BinaryMethod(Protocol):

@@ -245,7 +245,7 @@ def lazy_stack(
     return result if out is None else write_out("lazy_stack", result, out)
 
 
-def maybe_dense_stack(input: Sequence[Any], dim: int = 0, *, out: Any = None) -> Any:
+def maybe_dense_stack(input: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
     """Stack tensordicts densely if ``stack`` allows it, and lazily otherwise; nested tensordicts likewise, each.
 
     Args:

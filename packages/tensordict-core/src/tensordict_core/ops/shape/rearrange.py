@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.shape_op import BatchOp, normal_dim
-from tensordict_core.ops.shape.reshape import Shape, as_ints
+from tensordict_core.ops.shape.reshape import Shape, as_ints, sizes_of
 
 __all__ = ["Rearrangement"]
 
@@ -27,14 +27,14 @@ class Rearrangement(Shape):
         new_size = size if new is None else torch.Size(new)
         return self._reshape(BatchOp(size, new_size, function, names=names, lock=True, device=device))
 
-    def flip(self, *dims: Any) -> Self:
+    def flip(self, *args: Any, dims: int | Sequence[int] | None = None) -> Self:
         """Return a copy with the positions along the batch dimensions ``dims`` in reverse order.
 
         >>> TensorDict({"a": torch.arange(3)}, [3]).flip(0)["a"]
         tensor([2, 1, 0])
         """
         size = self._meta.batch_size
-        normal = [normal_dim(d, size) for d in as_ints(dims)]
+        normal = [normal_dim(d, size) for d in sizes_of("flip", args, "dims", dims)]
         return self._batch_op(lambda leaf: leaf.flip(normal))
 
     def fliplr(self) -> Self:
@@ -111,13 +111,13 @@ class Rearrangement(Shape):
             self._batch_op(lambda leaf: leaf.repeat(*counts, *(1,) * (leaf.ndim - len(counts))), new), inplace
         )
 
-    def tile(self, *dims: Any) -> Self:
+    def tile(self, *args: Any, dims: int | Sequence[int] | None = None) -> Self:
         """Return a copy with the batch repeated, as ``repeat``; missing leading counts or sizes are 1.
 
         >>> TensorDict({"a": torch.arange(2)}, [2]).tile(2)["a"]
         tensor([0, 1, 0, 1])
         """
-        counts = as_ints(dims)
+        counts = sizes_of("tile", args, "dims", dims)
         missing = len(self._meta.batch_size) - len(counts)
         td = self
         for _ in range(-missing):

@@ -47,7 +47,7 @@ def _either(name: str, args: tuple[Any, ...], keyword: str, value: Any) -> Any:
     return args[0]
 
 
-def _sizes(name: str, args: tuple[Any, ...], keyword: str, value: Sequence[int] | None) -> tuple[Any, ...]:
+def sizes_of(name: str, args: tuple[Any, ...], keyword: str, value: Any) -> tuple[Any, ...]:
     """Return sizes or dims that are given one by one, as one sequence, or by name.
 
     Raises:
@@ -57,7 +57,7 @@ def _sizes(name: str, args: tuple[Any, ...], keyword: str, value: Sequence[int] 
         return as_ints(args)
     if args:
         raise TypeError(f"{name} got {args} and {keyword}={value}; give the {keyword} once")
-    return tuple(value)
+    return (value,) if isinstance(value, int) else tuple(value)
 
 
 class Shape(Node):
@@ -100,7 +100,7 @@ class Shape(Node):
             viewed: Self = self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)
             return viewed
         given = size if batch_size is None else batch_size
-        return self._regroup(_sizes("view", shape, "size", given), "view", False)
+        return self._regroup(sizes_of("view", shape, "size", given), "view", False)
 
     def reshape(self, *shape: Any, size: Sequence[int] | None = None, inplace: bool = False) -> Self:
         """Return the data with another batch size; leaves that cannot be viewed are copied.
@@ -116,7 +116,7 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(4, 3)}, [4]).reshape(2, 2).batch_size
         torch.Size([2, 2])
         """
-        result = self._regroup(_sizes("reshape", shape, "size", size), "reshape", True)
+        result = self._regroup(sizes_of("reshape", shape, "size", size), "reshape", True)
         return self._in_place(result, inplace)
 
     def _regroup(self, shape: tuple[Any, ...], what: str, copies: bool) -> Self:
@@ -169,7 +169,7 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).permute(1, 0)["a"].shape
         torch.Size([4, 3, 5])
         """
-        order = _sizes("permute", args, "dims", dims)
+        order = sizes_of("permute", args, "dims", dims)
         size = self._meta.batch_size
         try:
             normal = tuple(normal_dim(d, size) for d in order)
@@ -259,7 +259,7 @@ class Shape(Node):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).expand(2, 3)["a"].shape
         torch.Size([2, 3])
         """
-        return self._expand_batch(_sizes("expand", args, "size", size))
+        return self._expand_batch(sizes_of("expand", args, "size", size))
 
     def _expand_batch(self, sizes: Sequence[int], one_value: bool = False) -> Self:
         old = self._meta.batch_size

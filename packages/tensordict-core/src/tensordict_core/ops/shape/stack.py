@@ -56,14 +56,14 @@ class Stacking(Node):
         parts = self.unbind(dim)
         return type(parts[0])._lazy(parts, at) if parts else self
 
-    def densify(self, *, layout: torch.layout = torch.jagged) -> Any:
+    def densify(self, layout: torch.layout = torch.strided) -> Any:
         """Combine the lazy stacks of this tree: entries of one shape are stacked, ragged ones become nested tensors.
 
         Args:
             layout: The layout of the nested tensors.
 
         >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(n)}) for n in (1, 2)])
-        >>> [len(part) for part in ragged.densify()["a"].unbind()]
+        >>> [len(part) for part in ragged.densify(layout=torch.jagged)["a"].unbind()]
         [1, 2]
         """
         out = None
