@@ -140,6 +140,8 @@ def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
         ValueError: The memory of the source was freed.
     """
     source = part.source
+    if isinstance(source, torch.Tensor):
+        return _classify_tensor(part, source)
     if isinstance(source, (bytes, bytearray, memoryview)):
         source = np.frombuffer(source, dtype=np.uint8) if len(source) else np.empty(0, dtype=np.uint8)
     if isinstance(source, np.ndarray):
@@ -155,18 +157,22 @@ def classify(part: FileRange) -> Contiguous | Strided | ViaTorch:
         if not source.dtype.isnative:
             source = source.astype(source.dtype.newbyteorder("="))
         return _from_memory(part, source.ctypes.data, source.shape, source.strides, source.dtype.itemsize, source)
-    if source.layout is not torch.strided or source.is_nested or source.device.type == "meta" or source.is_quantized:
+
+
+def _classify_tensor(part: FileRange, source: torch.Tensor) -> Contiguous | Strided | ViaTorch:
+    if source.layout is not torch.strided or source.is_nested or source.is_meta or source.is_quantized:
         raise TypeError(
             f"{part.key!r} is a {source.layout} tensor on {source.device}, and only strided memory can be written; "
             "make it dense first"
         )
     check_memory(part.key, source)
-    dtype = part.dtype or source.dtype
-    if source.device.type != "cpu" or source.dtype != dtype or source.is_conj() or source.is_neg():
-        return ViaTorch(part.key, source.detach().as_subclass(torch.Tensor), dtype, part.offset)
-    width = source.element_size()
+    converts = part.dtype is not None and part.dtype is not source.dtype
+    if converts or not source.is_cpu or source.is_conj() or source.is_neg():
+        plain = source.detach().as_subclass(torch.Tensor)
+        return ViaTorch(part.key, plain, part.dtype or source.dtype, part.offset)
     if source.is_contiguous():
-        return Contiguous(part.key, source.data_ptr(), source.numel() * width, part.offset, source)
+        return Contiguous(part.key, source.data_ptr(), source.nbytes, part.offset, source)
+    width = source.element_size()
     strides = tuple(stride * width for stride in source.stride())
     return _from_memory(part, source.data_ptr(), tuple(source.shape), strides, width, source)
 

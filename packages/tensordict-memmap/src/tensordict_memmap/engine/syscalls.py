@@ -104,12 +104,12 @@ def _error(code: int, path: str | None = None) -> OSError:
 
 def write_at(fd: int, address: int, nbytes: int, offset: int) -> None:
     """Write the ``nbytes`` bytes at ``address`` to ``offset`` of a file, in as many system calls as necessary."""
-    data = view(address, nbytes)
-    while data:
-        done = _pwrite(fd, data[:_LARGEST_WRITE], offset)
-        if done == 0:
+    done = 0
+    while done < nbytes:
+        written = _pwrite(fd, view(address + done, min(nbytes - done, _LARGEST_WRITE)), offset + done)
+        if written == 0:
             raise _error(errno.ENOSPC)
-        data, offset = data[done:], offset + done
+        done += written
 
 
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
@@ -440,11 +440,12 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 def write_file(path: str, data: bytes, durable: bool) -> None:
     """Write a small file, and sync it to disk if ``durable``."""
-    with open(path, "wb") as file:
-        file.write(data)
+    with Descriptor(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o666) as file:
+        fd, done = file.fileno(), 0
+        while done < len(data):
+            done += os.write(fd, data[done:])
         if durable:
-            file.flush()
-            os.fsync(file.fileno())
+            os.fsync(fd)
 
 
 def read_parts(fd: int, parts: Sequence[memoryview], offset: int, path: str) -> None:

@@ -201,12 +201,13 @@ def write_files(
     finally:
         for file in opened:  # no job runs any more, whatever was raised
             file.close()
-    missed = [(write, [(extent, *block) for extent in write.extents for block in extent.missing()]) for write in files]
-    executor.run(
-        [[functools.partial(_read_back, write, *block) for block in blocks] for write, blocks in missed if blocks],
-        threads=threads,
-        cancelled=cancelled,
-    )
+    unread = [
+        [functools.partial(_read_back, write, extent, *block) for extent in write.extents for block in extent.missing()]
+        for write in files
+        if write.extents
+    ]
+    if unread:
+        executor.run(unread, threads=threads, cancelled=cancelled)
 
 
 _Cut = tuple[object, Write | None, int]
@@ -220,15 +221,11 @@ _BATCH = 32
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
     """Write files of one small tensor each, and files that are holes."""
     for write, part in files:
-        key = write.key if part is None else part.key
-        with error_context(key, write.path), _create(write.path, os.O_TRUNC) as file:
-            fd = file.fileno()
-            if part is None:
-                os.ftruncate(fd, write.size or 0)
-            else:
-                syscalls.write_at(fd, part.address, part.nbytes, 0)
-            if durable:
-                os.fsync(fd)
+        try:
+            _write_whole(write, part, durable)
+        except OSError:
+            with error_context(write.key if part is None else part.key, write.path):
+                raise
         if part is None:
             continue
         for extent in write.extents:
@@ -236,6 +233,20 @@ def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int
                 extent.put(0, hash_bytes(syscalls.view(part.address, part.nbytes)))
         if progress is not None:
             progress(part.nbytes)
+
+
+def _write_whole(write: FileWrite, part: Contiguous | None, durable: bool) -> None:
+    file = _create(write.path, os.O_TRUNC)
+    try:  # a third of the time of a with block
+        fd = file.fileno()
+        if part is None:
+            os.ftruncate(fd, write.size or 0)
+        else:
+            syscalls.write_at(fd, part.address, part.nbytes, 0)
+        if durable:
+            os.fsync(fd)
+    finally:
+        file.close()
 
 
 def _read_back(write: FileWrite, extent: Extent, start: int, nbytes: int) -> None:

@@ -98,7 +98,8 @@ def _name_leaf(leaf: Leaf, file: str, first_files: dict[Any, str] | None) -> Non
     if leaf.layout != "strided":
         leaf.shapes_file = file.removesuffix(LEAF) + SHAPES
     if first_files is not None and leaf.layout == "strided" and leaf.source is not None:
-        memory = memory_of(leaf.source)
+        # plain memory is known from its address, without a look at the tensor
+        memory = (leaf.address, leaf.dtype, leaf.shape) if leaf.address else memory_of(leaf.source)
         first = file if memory is None else first_files.setdefault(memory, file)
         leaf.alias = None if first == file else first
 

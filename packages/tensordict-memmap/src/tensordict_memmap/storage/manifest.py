@@ -180,8 +180,10 @@ def folders(paths: Iterable[str]) -> set[str]:
     """
     found: set[str] = set()
     for path in paths:
-        parts = path.split("/")
-        found.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
     return found
 
 

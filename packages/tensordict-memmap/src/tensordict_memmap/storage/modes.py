@@ -45,13 +45,25 @@ def copy_modes(earlier: str, stage: str, files: Collection[str]) -> None:
     """
     usual = _mode(f"{stage}/{NAME}")
     by_default = _mode(f"{earlier}/{NAME}")
+    parts = folders(files)
+    filled = {part for part in ("", *parts) if _has_files(f"{earlier}/{part}")}
     for name in (*files, NAME):  # a status is read for each of thousands of files, so the paths are joined by hand
-        mode = _mode(f"{earlier}/{name}") or by_default
+        replaced = _mode(f"{earlier}/{name}") if name.rpartition("/")[0] in filled else 0
+        mode = replaced or by_default
         if mode and mode != usual:
             os.chmod(f"{stage}/{name}", mode)
-    for part in folders(files):
+    for part in parts:
         copy_mode(f"{earlier}/{part}", f"{stage}/{part}")
     copy_mode(earlier, stage)
+
+
+def _has_files(folder: str) -> bool:
+    """Return whether a folder exists and is not empty."""
+    try:
+        with os.scandir(folder) as found:
+            return next(found, None) is not None
+    except OSError:
+        return False
 
 
 def _mode(path: str) -> int:
