@@ -116,6 +116,17 @@ def test_deep_copies_keep_sharing_within_the_tree():
     assert copy.deepcopy(weights)["w"].requires_grad
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_deep_copies_of_tensors_that_share_memory_share_memory(names):
+    whole = torch.arange(4.0)
+    parts = {"a": whole, "b": whole[1:]}
+    td = TensorDict({name: parts[name] for name in names} | {"n": {"c": whole.view(2, 2)}, "d": torch.arange(4.0)})
+    new = copy.deepcopy(td)
+    new["b"][0] = 7
+    assert new["a"].tolist() == [0, 7, 2, 3] and new["n", "c"].tolist() == [[0, 7], [2, 3]]
+    assert new["d"].tolist() == whole.tolist() == [0, 1, 2, 3]
+
+
 def test_copy_shares_the_tensors():
     td = full()
     again = copy.copy(td)

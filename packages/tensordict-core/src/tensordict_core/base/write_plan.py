@@ -8,7 +8,7 @@ of that package, which sees all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -134,12 +134,6 @@ class WritePlan:
         keys.append(key)
         targets.append(target)
         sources.append(source)
-
-    def extend(self, keys: Iterable[NestedKey], targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
-        """Plan to write plain tensors, of no subclass, into leaves that are plain tensors."""
-        self.keys.extend(keys)
-        self.targets.extend(targets)
-        self.sources.extend(sources)
 
     def add_at(self, key: NestedKey, leaf: Tensor, index: Index, source: Any) -> None:
         """Plan to write a tensor or a number into the part of a leaf that an index selects.

@@ -10,7 +10,6 @@ runs Tensor's metaclass, which takes three times as long for parameters and node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import is_
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorDict"]
 
-_PLAIN = frozenset((Tensor,))
 _clone_all: Callable[[list[Tensor]], Sequence[Tensor]] | None = getattr(torch, "_foreach_clone", None)
 
 
@@ -267,15 +265,10 @@ class TensorDict(TensorDictBase):
 
     def _plan_whole(self, theirs: dict[Any, Any], plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to write values into the whole entries under the same keys."""
-        values: list[Any] = list(theirs.values())
-        olds: list[Any] = list(map(self._entries.get, theirs))
-        # the usual leaves at once: the calls that find out the kind of each cost half of a copy
-        are_plain = _PLAIN.issuperset(map(type, values)) and _PLAIN.issuperset(map(type, olds))
-        if are_plain and not any(map(is_, olds, values)):
-            plan.extend([(*prefix, key) for key in theirs] if prefix else theirs, olds, values)
-            return
+        get = self._entries.get
         keys, targets, sources = plan.keys, plan.targets, plan.sources
-        for key, old, value in zip(theirs, olds, values, strict=True):
+        for key, value in theirs.items():
+            old: Any = get(key)
             if type(old) is Tensor and type(value) is Tensor:
                 if old is not value:  # what `add` does; its call costs as much as the rest of this loop
                     keys.append((*prefix, key) if prefix else key)

@@ -32,6 +32,12 @@ from tensordict_core.containers.nontensor.data import is_non_tensor
 __all__ = ["LazyStackedTensorDict"]
 
 
+def _has_meta_of(td: Any, other: Any) -> bool:
+    """Return whether two nodes without names have the same batch size and device."""
+    one, two = td._meta, other._meta
+    return one.names is two.names is None and one.batch_size == two.batch_size and one.device == two.device
+
+
 class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElementwise, LazyBuilding):
     """A stack of tensordicts that are kept separate; entries are stacked when they are read.
 
@@ -233,6 +239,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         check_element(td)
         if self.is_locked:
             raise errors.locked("an element would be added")
+        if self.tensordicts and _has_meta_of(td, self.tensordicts[0]):
+            return td
         own = self._meta.batch_size
         inner = own[: self._stack_dim] + own[self._stack_dim + 1 :]
         new = td._meta.batch_size

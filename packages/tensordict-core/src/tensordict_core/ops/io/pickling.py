@@ -18,6 +18,7 @@ from torch import Tensor
 from tensordict_core.base.lock import _hold
 from tensordict_core.base.meta import CONSOLIDATED, Meta
 from tensordict_core.base.node import Node
+from tensordict_core.base.tracing import may_fuse
 from tensordict_core.ops.io import state_dict as states
 from tensordict_core.ops.parallel.packing import Slot, skeleton_over, unpack
 
@@ -29,6 +30,17 @@ _REMEMBERED = (str, int, float, bool, PurePath)
 """Types of annotations that are valid in another process."""
 _SHARED = "shared_value"
 """The annotation that decides by itself what it is in another process."""
+
+
+def _has_own_storage(tensor: Tensor) -> bool:
+    """Return whether a plain tensor is all of its storage in order, so that a clone of it is a copy of both."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized or tensor.is_meta)
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
+        and tensor.untyped_storage().nbytes() == tensor.nbytes
+    )
 
 
 @lru_cache(256)
@@ -183,7 +195,7 @@ class Serialization(Node):
         state = self.__getstate__()  # called first, because it completes a deferred tensordict and so changes its class
         return _new, (type(self),), state
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         """Return an unlocked copy of nodes, tensors and values; objects that are shared within it stay shared.
 
         Tensors that autograd computed are cloned: torch copies leaves of the graph only.
@@ -192,8 +204,15 @@ class Serialization(Node):
         new: Self = _new(type(self))
         memo[id(self)] = new
         meta = state.pop("_meta", None)  # never changed, so copies share it
+        storages = memo.setdefault("torch", {})  # where torch looks for the copies of storages
+        copies_whole = may_fuse()
         for value in state.get("_entries", {}).values():
-            if isinstance(value, Tensor) and not value.is_leaf:  # torch copies leaves of autograd only
+            if copies_whole and type(value) is Tensor and _has_own_storage(value):
+                storage = value.untyped_storage()._cdata
+                if storage not in storages:  # a fifth of the time of torch's own copy
+                    memo[id(value)] = copied = value.clone()
+                    storages[storage] = copied.untyped_storage()
+            elif isinstance(value, Tensor) and not value.is_leaf:  # torch copies leaves of autograd only
                 memo.setdefault(id(value), value.clone())
         state = {name: copy.deepcopy(value, memo) for name, value in state.items()}
         if meta is not None:
