@@ -132,7 +132,12 @@ OBSERVED = (
     seen(
         "options that methods of a tensorclass lack", theirs="_set_at_.. got an unexp", kind="> result", kinds="class"
     ),
-    seen("`td.set_at_(key, value, True)`", calls="set_at_", kind="> result", theirs="destination dtypes match"),
+    seen(
+        "`td.set_at_(key, value, True)`",
+        calls="set_at_|setitem (td|value)",
+        kind="> result",
+        theirs="destination dtypes match",
+    ),
     seen(
         "`params * 2` where an entry is an integer", kind="> result", theirs="RuntimeError: Autograd not support dtype"
     ),
@@ -301,7 +306,6 @@ OBSERVED = (
         "a source of another batch size and with other keys",
         calls="setitem value",
         kind="^result > RuntimeError",
-        theirs="'q'",
         ours="differs from the source batch size",
         text="TensorDict.*'q': t",
     ),
@@ -356,6 +360,13 @@ OBSERVED = (
         kind="TypeError > result",
         theirs=r"unravel_key_list\(\): incompatible.*got <class '(dict|set)'",
         text="keys_to_update=",
+    ),
+    seen(
+        '`td.set_at_("s", tensor, index)`',
+        calls="set_at_",
+        kind="AttributeError > result",
+        theirs="'Tensor' object has no attribute 'is_empty'",
+        text=VALUES,
     ),
     seen("`td.update_(source)` and", calls="copy_|update_", kind="result > InPlaceShapeError"),
     seen("`td.update_(source)` and", calls="copy_|update_", kind="^result > Run", ours="batch dimension mismatch"),

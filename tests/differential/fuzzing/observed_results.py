@@ -21,6 +21,15 @@ IN_PLACE = r"inplace=(?!False|None|\[\]|\(\))"
 WHOLE = r"x\[(I\[)?(\.\.\.|\(\)|:)\]"
 
 RESULTS = (
+    seen("`stack.separates(key)` beside", calls="separates", kind="keys|rows", kinds="lazy.*Value|Value.*lazy"),
+    seen(
+        "operations of a lazy stack whose elements differ",
+        calls="roll|flip|gather|repeat|reshape|repeat_interleave",
+        kind="values|shares|keys",
+        place="[.]",
+        kinds="ragged",
+        text="inplace=True",
+    ),
     seen(
         "`stack.densify()` where elements lack a nested",
         calls="densify",
@@ -90,7 +99,7 @@ RESULTS = (
         kind="^result",
     ),
     seen(
-        "names after `td[mask, range(3)]`",
+        "names after `td[mask, range(1)]`",
         calls=".*index",
         kind="names",
         text=r"torch.tensor\(\[(True|False)|\[(True|False)|tensor\(\[\d.*range\(|range\(.*tensor\(\[\d",

@@ -16,6 +16,7 @@ from fuzzing.predicates import (
     doubled,
     has,
     junk_is_refused,
+    keeps_more,
     names_the_argument,
     other_fault,
     spaces,
@@ -178,7 +179,8 @@ RULES = (
     Rule(
         "nested tensordicts without entries",
         lambda p, d: (
-            d.kind == "keys"
+            keeps_more(d)
+            and d.kind == "keys"
             and p.call.name in ("max", "min", "cummax", "cummin", "split_keys", "clamp_max", "clamp_min", "separates")
         ),
     ),
@@ -241,6 +243,15 @@ RULES = (
     Rule("`stack.auto_batch_size_()`", lambda p, d: p.call.name == "auto_batch_size_" and "ragged" in p.x.label),
     *OBSERVED,
     Rule("a call with two faults", other_fault),
+    Rule(
+        "a valid call that meets an error inside the reference",
+        lambda p, d: (
+            not p.junk
+            and works(
+                d, "AttributeError: 'NoneType' object", "AttributeError: 'Tensor' object", "AttributeError: 'str'"
+            )
+        ),
+    ),
 )
 
 
