@@ -200,6 +200,13 @@ OBSERVED = (
     seen("`td.from_dict_instance(", calls="from_dict_instance", kind="> result", theirs="batch dimension mismatch"),
     seen("`td.repeat_interleave(2, inplace=True)`", kind="> result", theirs="requires an explicit dim"),
     seen("`lazy.apply(fn, inplace=True", kind="> result", theirs="Cannot pass other arguments to Lazy"),
+    seen(
+        "`lazy.apply(fn, inplace=True",
+        calls="(named_)?apply",
+        kind="> result",
+        theirs="in a lazy TD. Modifying",
+        text="batch_size=",
+    ),
     seen('`tc.set_("label", 1.0)`', calls="set_", kind="> result", theirs="batch dimension mismatch", kinds="class"),
     seen("a mask with more dimensions", kind="> result", theirs="tensor shape is incompatible with dest"),
     seen('`default="intersection"` without common keys', kind="> result", theirs="must have at least one tensor"),

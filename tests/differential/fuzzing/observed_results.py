@@ -258,7 +258,7 @@ RESULTS = (
     seen(
         "`td[index] = array`, `td[index] = tensor`",
         calls="setitem value",
-        kind="IndexError > result",
+        kind="(Index|Runtime)Error > result",
         text=r"Unbatched.*; result.*(np[.]ones|\bt\()",
     ),
     seen(

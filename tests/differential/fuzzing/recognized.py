@@ -29,7 +29,8 @@ SHAPES = re.compile(r"cannot be broadcast|Attempting to broadcast|must match the
 VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension|at least one Tensor to vmap")
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",
-         "vmap", "torch.gather", "torch.split", "rot90", "gather", "view", "roll", "tree_map", "view block")  # fmt: skip
+         "vmap", "torch.gather", "torch.split", "gather", "view", "roll", "tree_map", "view block",
+         "rot90")  # fmt: skip
 REARRANGED = (
     "masked_select",
     "narrow",
