@@ -340,6 +340,7 @@ def test_values_that_are_none_everywhere_are_left_out_of_a_dictionary():
     rows = [TensorDict({"s": NonTensorData(None), "a": torch.ones(())}) for _ in range(2)]
     for td in (lazy_stack(rows), TensorDict({"s": NonTensorStack(None, None), "a": torch.ones(2)}, [2])):
         assert list(td.to_dict(retain_none=False)) == ["a"] and list(td.to_dict()) == ["s", "a"]
+        assert list(td.to_tensordict(retain_none=False).keys()) == ["a"]
     partly = TensorDict({"s": NonTensorStack("text", None)}, [2])
     assert partly.to_dict(retain_none=False) == {"s": ["text", None]}
 

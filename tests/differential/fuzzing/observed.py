@@ -75,7 +75,11 @@ OBSERVED = (
         calls="densify",
         ours="is missing in some elements of the lazy stack|batch sizes of the elements of a lazy stack differ",
     ),
-    seen('`td.set_("a", value)` of fewer dimensions', kind="result > InPlaceShapeError", calls="set_?|fill_|set_at_"),
+    seen(
+        '`td.set_("a", value)` of fewer dimensions',
+        kind="result > InPlaceShapeError",
+        calls="set_?|fill_|set_at_|setitem value",
+    ),
     seen(
         '`td.set_("a", value)` of fewer', calls="set.*", kind="RuntimeError > result", theirs="expanded|shape mismatch"
     ),
@@ -375,6 +379,14 @@ OBSERVED = (
         theirs="'Tensor' object has no attribute 'is_empty'",
         text=VALUES,
     ),
+    seen(
+        '`td.split_keys(["typo"], default=None)`',
+        calls="split_keys",
+        kind="kind|rows|keys",
+        place=r"^result\[",
+        text="default=None.*strict=(?!True)|strict=(?!True).*default=None",
+    ),
+    seen("`td.to_tensordict(retain_none=False)`", calls="to_tensordict", kind="keys", text="None.*retain_none=False"),
     seen("`td.update_(source)` and", calls="copy_|update_", kind="result > InPlaceShapeError"),
     seen("`td.update_(source)` and", calls="copy_|update_", kind="^result > Run", ours="batch dimension mismatch"),
     seen(

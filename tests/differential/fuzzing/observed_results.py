@@ -21,7 +21,8 @@ IN_PLACE = r"inplace=(?!False|None|\[\]|\(\))"
 WHOLE = r"x\[(I\[)?(\.\.\.|\(\)|:)\]"
 
 RESULTS = (
-    seen("`stack.separates(key)` beside", calls="separates", kind="keys|rows", kinds="lazy.*Value|Value.*lazy"),
+    seen("`td.separates(key)` beside", calls="separates", kind="keys|rows", kinds="Value"),
+    seen("`merge_tensordicts` of lazy", calls="merge_.*", kind="shape|shares|values", place="[.]", kinds="lazy"),
     seen(
         "operations of a lazy stack whose elements differ",
         calls="roll|flip|gather|repeat|reshape|repeat_interleave",
@@ -146,7 +147,7 @@ RESULTS = (
     seen("the locks of results of `pow", kind="locked", text="Unbatched", calls="(oper|refl).*|mul|r?sub|add|div|pow"),
     seen(
         "`UnbatchedTensor` entries of reductions",
-        calls=SUMS,
+        calls=f"{SUMS}|cummax|cummin",
         kind="kind|device|keys",
         theirs="^UnbatchedTensor$|^$|^\\[",
         text="Unbatched",
@@ -174,7 +175,13 @@ RESULTS = (
         kinds="lazy.*class",
         text=r"_interleave\((repeats=)?0",
     ),
-    seen("`td[0] = 5` where an entry", calls="setitem value", kind="kind", place=r"[.](data$|list\[)", theirs="Tensor"),
+    seen(
+        "`td[0] = 5` where an entry",
+        calls="setitem value",
+        kind="kind",
+        place=r"[.](data$|list\[|z(\[|$))",
+        theirs="Tensor",
+    ),
     seen("names of nested tensordicts after", calls="(torch[.])?squeeze", kind="names", place="[.]"),
     seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"\(\)"),
     seen(
@@ -366,7 +373,7 @@ RESULTS = (
     ),
     seen(
         "an integer as a batch size",
-        calls="(named_)?apply|empty",
+        calls="(named_)?apply|empty|from_.*",
         kind="> result",
         theirs="'(int|bool)' object is not iter",
     ),

@@ -162,14 +162,14 @@ def flag_is_a_condition(program: Program, difference: Difference) -> bool:
 
 FAULTS = {
     "locked": r"Cannot modify locked|Cannot unlock a tensordict",
-    "missing key": r"Some keys were not found"
+    "missing key": r"Some keys were not found|KeyError: .keys in "
     r"|not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
     "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
     r"|does not support|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
     r"|only support floating point",
     "no stack": r"Failed to stack|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
-    "no tensor": r"this tensordict has none",
+    "no tensor": r"this tensordict has none|has no tensor leaves",
     "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
     "keepdim": r"is incompatible with keepdim",
     "q": r"q values must be in the range",
@@ -189,7 +189,7 @@ FAULTS = {
     "assignment": r"can't assign a \w+ to a torch",
     "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
     "names": r"the length of the dimension names must equate",
-    "out": r"object has no attribute 'is_locked'|a tensordict as out",
+    "out": r"object has no attribute 'is_locked'|out must be a|a tensordict as out",
     "hash": r"unhashable type",
     "given twice": r"give the index once",
     "source": r"object has no attribute '(items|keys)'",
@@ -217,7 +217,7 @@ def other_fault(program: Program, difference: Difference) -> bool:
         text = text.replace("object is not callable", "is not callable").replace(
             "can only concatenate", "cannot be summed"
         )
-        texts.append(text.replace("has no attribute 'sum'", "cannot be summed"))
+        texts.append(re.sub("'str' object has no attribute '(sum|unsqueeze|clone)'", "cannot be summed", text))
     if INTERNAL.search(texts[1]):
         return False
     named = [{fault for fault, words in FAULTS.items() if re.search(words, text)} for text in texts]

@@ -343,7 +343,9 @@ RECOGNIZED = (
     Rule(
         "a locked tensordict: `td.update()` without",
         lambda p, d: (
-            p.call.name == "update" and works(d, "RuntimeError: Cannot modify locked") and changes_nothing(p, d)
+            p.call.name.startswith("update")
+            and works(d, "RuntimeError: Cannot modify locked")
+            and changes_nothing(p, d)
         ),
     ),
     Rule(

@@ -207,7 +207,7 @@ class Conversion(Node):
             if is_leaf_tensor(value):
                 entries[key] = value if fresh else value.clone()
             elif value._is_opaque:
-                if retain_none is not False or not _is_none(value):
+                if retain_none is not False or not _is_none_everywhere(value):
                     entries[key] = value._clone(True)
             else:
                 entries[key] = value.to_tensordict(retain_none=retain_none)
