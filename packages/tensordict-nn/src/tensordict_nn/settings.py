@@ -108,7 +108,13 @@ class Block:
         self.setting.leave(self._tokens.pop())
 
     def clone(self) -> Self:
-        """Return another block with the same value, which has not begun."""
+        """Return another block with the same value, which has not begun.
+
+        >>> from tensordict_nn import interaction_type, set_interaction_type
+        >>> with set_interaction_type("mode").clone():
+        ...     print(interaction_type())
+        mode
+        """
         new = copy.copy(self)
         new._tokens = []
         return new
