@@ -288,3 +288,20 @@ def test_torch_save_takes_a_consolidated_tensordict_of_several_dtypes(tmp_path):
     loaded.unlock_()["a"] = torch.zeros(3)
     changed = pickle.loads(pickle.dumps(loaded))
     assert changed["a"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_consolidation_in_memory_is_one_graph(inplace):
+    torch._dynamo.reset()
+
+    def run(td):
+        one = td.consolidate(inplace=inplace)
+        return one, one.to("cpu")["n", "b"] + 1
+
+    td = TensorDict({"a": torch.arange(3), "n": {"b": torch.ones(3), "flag": torch.tensor(True)}, "s": "text"})
+    one, more = torch.compile(run, fullgraph=True, backend="eager")(td)
+    assert more.tolist() == [2, 2, 2] and (one is td) is inplace
+    assert one.is_locked and one.is_consolidated() and one["s"] == "text"
+    assert one["a"].tolist() == [0, 1, 2] and one["n", "flag"]
+    nothing = torch.compile(run, fullgraph=True, backend="eager")
+    assert nothing(TensorDict({"n": {"b": torch.zeros(0)}}))[0].is_consolidated()

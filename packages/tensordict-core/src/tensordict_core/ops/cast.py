@@ -347,7 +347,7 @@ class Casting(DtypeCasts):
         leaves = self._leaves()
         is_consolidated = False
         if device is not None:
-            if self._annotations is not None and CONSOLIDATED in self._annotations:
+            if self._annotations is not None and CONSOLIDATED in self._annotations and not is_compiling():
                 is_consolidated = device.type != "meta" and _shared_bytes(leaves) is not None
             if pin and device.type not in ("cpu", "meta"):
                 leaves = pinned(leaves, num_threads)

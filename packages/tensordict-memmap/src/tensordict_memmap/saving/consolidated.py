@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
-from tensordict_core.extension import Meta, annotate, annotation
+from tensordict_core.extension import Meta, annotate, annotation, is_compiling
 from tensordict_memmap.engine import executor
 from tensordict_memmap.engine.file_ranges import file_ranges
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
@@ -75,6 +75,8 @@ def consolidate(
         raise RuntimeError(f"device={device}, and a file is mapped into the memory of the CPU; pass filename or device")
     if return_early and (use_buffer or non_blocking):
         raise ValueError("return_early=True cannot be combined with use_buffer or non_blocking; leave them out")
+    if is_compiling() and filename is None and not (share_memory or pin_memory or return_early):
+        return _consolidate_traced(td, device, inplace)
     if is_consolidated(td) and filename is None and device is None and not (share_memory or pin_memory):
         return td
     place = torch.device(device if device is not None else td.device or "cpu")
@@ -95,6 +97,25 @@ def consolidate(
     if use_buffer:
         layout.fill(allocate)
     return SaveJob(writer).start(writer.mapped, early=early)
+
+
+def _consolidate_traced(td: Any, device: torch.device | str | int | None, inplace: bool) -> Any:
+    """Consolidate in operations that Dynamo traces, each leaf at a multiple of 16 bytes."""
+    result = td.unlock_() if inplace else td.clone(recurse=False)
+    keys = list(td.keys(True, True))
+    leaves = [td.get(key) for key in keys]
+    parts = []
+    for leaf in leaves:
+        part = leaf.detach().to(device).reshape(-1).view(torch.uint8)
+        parts.append(torch.nn.functional.pad(part, (0, -len(part) % 16)))
+    storage = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8, device=device or td.device)
+    start = 0
+    for key, leaf, part in zip(keys, leaves, parts, strict=True):
+        view = storage[start : start + leaf.numel() * leaf.itemsize]
+        result.set(key, view.view(leaf.dtype).view(leaf.shape))
+        start += len(part)
+    annotate(result, "consolidated", storage)
+    return result.lock_()
 
 
 def save_consolidated(

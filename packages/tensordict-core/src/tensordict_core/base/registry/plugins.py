@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from tensordict_core.base import errors
+from tensordict_core.base.tracing import constant_when_traced, is_compiling
 
 __all__ = ["is_loaded", "satellite"]
 
@@ -29,16 +30,22 @@ def satellite(name: str, what: str) -> ModuleType:
     Raises:
         ImportError: The satellite is not installed.
     """
-    module = _loaded.get(name)
-    if module is None:
-        try:
-            absent = name not in sys.modules and find_spec(name) is None
-        except ValueError:  # sys.modules holds a module without a spec
-            absent = False
-        if absent or (name in sys.modules and sys.modules[name] is None):
-            raise errors.missing_satellite(what, name.replace("_", "-"))
-        module = _loaded[name] = importlib.import_module(name)
-    return module
+    if is_compiling() or name not in _loaded:  # Dynamo has to read the table after the import
+        _import(name, what)
+    return _loaded[name]
+
+
+@constant_when_traced
+def _import(name: str, what: str) -> None:
+    if name in _loaded:
+        return
+    try:
+        absent = name not in sys.modules and find_spec(name) is None
+    except ValueError:  # sys.modules holds a module without a spec
+        absent = False
+    if absent or (name in sys.modules and sys.modules[name] is None):
+        raise errors.missing_satellite(what, name.replace("_", "-"))
+    _loaded[name] = importlib.import_module(name)
 
 
 def is_loaded(name: str) -> bool:
