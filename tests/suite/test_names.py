@@ -88,7 +88,11 @@ def test_type_checkers_see_the_names_of_run_time(module):
 
 
 @pytest.mark.parametrize(
-    "package", ["tensordict_core", "tensordict_memmap", "tensordict_nn", "tensordict_class", "tensordict_store"]
+    "package",
+    [
+        *("tensordict_core", "tensordict_memmap", "tensordict_nn", "tensordict_class", "tensordict_store"),
+        *("tensordict_core.extension", "tensordict_core.testing", "tensordict_nn.distributions"),
+    ],
 )
 def test_dir_of_a_package_lists_its_public_names_only(package):
     module = importlib.import_module(package)

@@ -110,6 +110,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)
+
+
 Primitives = Node
 """Deprecated name of `Node`."""
 

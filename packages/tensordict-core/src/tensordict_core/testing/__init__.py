@@ -22,3 +22,8 @@ __all__ = [
     "positions",
     "rows",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)
