@@ -14,6 +14,7 @@ from tensordict_core import (
     NonTensorData,
     NonTensorStack,
     TensorDict,
+    UnbatchedTensor,
     lazy_stack,
     pad_sequence,
 )
@@ -64,7 +65,7 @@ def test_a_non_tensor_value_without_a_key_is_not_written_at_an_index() -> None:
 
 
 def test_densify_keeps_entries_that_some_elements_lack() -> None:
-    dense = mixed().densify()
+    dense = mixed().densify(layout=torch.jagged)
     assert [len(part) for part in dense["a"].unbind()] == [3, 0]
     assert [len(part) for part in dense["n", "b"].unbind()] == [2, 0]
     assert dense["s"] == ["text", None]
@@ -366,3 +367,22 @@ def test_a_source_with_more_dimensions_of_size_1_is_written_into_a_lazy_stack():
     stack.update_at_(TensorDict({"a": torch.ones(1, 2)}, [1, 2]), 1)
     stack[0] = TensorDict({"new": torch.ones(1, 2)}, [1, 2])
     assert (stack["a"] == 1).all() and stack.tensordicts[0]["new"].shape == (2,)
+
+
+def test_a_lazy_stack_without_common_keys_is_not_dropped_as_empty():
+    def nested() -> TensorDict:
+        rows = [TensorDict({"n": torch.ones(())}), TensorDict({"n": torch.ones(()), "only": torch.ones(())})]
+        return TensorDict({"b": lazy_stack(rows)}, [2])
+
+    td = nested()
+    part = td.separates(("b", "n"))
+    assert "only" in td["b"].tensordicts[1] and list(part.keys(True, True)) == [("b", "n")]
+    _, rest = nested().split_keys([("b", "n")])
+    assert "only" in rest["b"].tensordicts[1]
+    assert TensorDict({"b": lazy_stack([TensorDict({"c": {}}), TensorDict({})])}, [2]).filter_empty_().is_empty()
+
+
+def test_vmap_of_an_unbatched_tensor_without_batch_dimensions_is_an_error_of_torch():
+    td = TensorDict({"u": UnbatchedTensor(torch.ones(2)), "a": torch.ones(())})
+    with pytest.raises(ValueError, match="vmap"):
+        torch.vmap(lambda row: row + 1)(td)

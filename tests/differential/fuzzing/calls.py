@@ -272,7 +272,10 @@ def _method(name: str, make: Arguments, ours: Any, theirs: Any) -> Call:
                 value = rng.choice(("1", "None", "'a'"))
             else:
                 continue
-        by_name = parameter.kind is parameter.KEYWORD_ONLY or rng.random() < 0.2 or any(n for n, _ in arguments)
+        keyword = known[parameter.name].kind if parameter.name in known else parameter.kind
+        by_name = (
+            parameter.KEYWORD_ONLY in (parameter.kind, keyword) or rng.random() < 0.2 or any(n for n, _ in arguments)
+        )
         if not needed and not by_name and len(arguments) < _position(parameter):
             by_name = True
         arguments.append((parameter.name if by_name or _skipped(arguments, parameter, ours, name) else None, value))

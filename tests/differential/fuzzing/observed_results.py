@@ -74,6 +74,9 @@ RESULTS = (
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", kind="kind", theirs="^None$", text=IN_PLACE),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", place="is x", theirs="False", text=IN_PLACE),
     seen("`isinstance(stack, TensorDictBase)`", calls="tensor_split", kind="kind|keys", theirs="Lazy|stack_dim"),
+    seen(
+        "`isinstance(stack, TensorDictBase)`", calls=".*split|chunk", kind="kind", theirs="Lazy", ours="^NonTensorStack"
+    ),
     seen("whether `split_keys`, `separates`", calls="masked_select", kind="shares", kinds="lazy"),
     seen("the device of the result of `torch.vmap`", calls="vmap", kind="device", theirs="None"),
     seen("`stack.softmax(dim)`", calls="softmax", kind="> .*Error", ours="do not stack|exclusive", kinds="ragged"),
@@ -133,6 +136,7 @@ RESULTS = (
         ours="NonTensor.*cannot be written at an index",
     ),
     seen("nested batch sizes after `max`", calls="to", kind="batch|names", place="[.]", text="batch_size="),
+    seen("nested batch sizes after `max`", calls="to", kind="kind", place="[.]", ours="^NonTensor", text="batch_size="),
     seen("`tensor < lazy`", kind="length|value|kind", place="[.]z", kinds="lazy.*class|class.*lazy", text=MORE),
     seen("`lazy.narrow(...)`", calls="narrow|expand", kind="locked", kinds="lazy"),
     seen("the locks of results of `pow", kind="locked", kinds="lazy", calls="(operator|refl).*|r?sub", text=MORE),
@@ -144,7 +148,12 @@ RESULTS = (
         calls="(torch[.])?split|tensor_split|chunk",
         text=r"\b0\b",
     ),
-    seen("the locks of results of `pow", kind="locked", text="Unbatched", calls="(oper|refl).*|mul|r?sub|add|div|pow"),
+    seen(
+        "the locks of results of `pow",
+        kind="locked",
+        text="Unbatched",
+        calls="(oper|refl).*|mul|r?sub|add|div|pow|vmap",
+    ),
     seen(
         "`UnbatchedTensor` entries of reductions",
         calls=f"{SUMS}|cummax|cummin",
@@ -363,6 +372,13 @@ RESULTS = (
         theirs="attribute '_get_str'",
         text="keys_to_up",
     ),
+    seen(
+        "`LazyStackedTensorDict.from_list(..., batch_size=size)`",
+        calls="from_list",
+        kind="batch|names",
+        place="^result$",
+        text="batch_dims=",
+    ),
     seen("`LazyStackedTensorDict.from_dict", calls="from_dict", ours="the items cannot be empty", kinds="^lazy"),
     seen("`lazy.narrow(...)`", calls="getitem index", kind="shares", theirs="False", kinds="ragged"),
     seen(
@@ -381,8 +397,15 @@ RESULTS = (
     seen(
         "`td.reshape(2, 3, size=None)`",
         kind="> result",
-        theirs="Either the kwarg|multiple values",
+        theirs="Either the kwarg|multiple values|'NoneType' object is not iter",
         text="(size|dims?)=None",
+    ),
+    seen(
+        "`td[None] = source` and",
+        calls="setitem value",
+        kind="RuntimeError > result",
+        theirs="differs from the source",
+        text=r"x, (None|True|I\[None\])",
     ),
     seen(
         "`td[None] = source` and",
@@ -430,6 +453,13 @@ RESULTS = (
     seen('`tc.pop("label")`', calls="popitem", kind="kind", kinds="lazy.*class", theirs="^Point$", ours="^Lazy"),
     seen("identity operations of a `TensorDictParams`", calls="exclude|select", kind="locked", kinds="^params"),
     seen("the order of keys after `densify`", calls="select", kind="order", kinds="^params", text="inplace=True"),
+    seen(
+        "the order of keys after `densify`",
+        calls="set|setitem key|setdefault",
+        kind="order",
+        kinds="^params",
+        text=VALUES,
+    ),
     seen(
         "the locks of results of `pow",
         calls="getitem index",

@@ -167,7 +167,7 @@ def _unbatched_parts(node: Any) -> Parts:
     mapped = level is not None and isinstance(tensor, Tensor) and mapped_dim(tensor, level) is not None
     if flattens_for_vmap() and not mapped:  # it is passed whole, and a tensor of its batch size is mapped in its place
         size = mapped_size()
-        stand_in = torch.empty(()).expand(*(() if size is None else (size,)), *node._meta.batch_size)
+        stand_in = torch.empty(()).expand((*(() if size is None else (size,)), *node._meta.batch_size))
         if size is not None and level is not None:  # torch (2.13) has no out_dims but 0 for tensors that are not mapped
             stand_in = torch._C._functorch._add_batch_dim(stand_in, 0, level)
         return "whole", {"": stand_in}, node._meta, (tensor,)

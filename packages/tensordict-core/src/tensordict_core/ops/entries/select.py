@@ -252,7 +252,10 @@ class KeySelection(Node):
             value = self._get(name)
             if _has_entries(value):
                 value.filter_empty_()
-                if value.is_empty():
+                stack = value._inmost()
+                if not any(
+                    True for node in (stack.tensordicts if stack._holds_slices else [stack]) for _ in node._keys()
+                ):
                     self.del_(name)
         return self
 

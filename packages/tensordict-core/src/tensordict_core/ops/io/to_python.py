@@ -133,7 +133,7 @@ class Conversion(Node):
                 held = value._plain_value()
                 in_rows = tolist_first and value._is_non_tensor
                 out[key] = _rows(value, True, convert, True, False) if in_rows else _leaf(held, convert)
-            elif tolist_first and value._meta.batch_size:
+            elif tolist_first and (value._meta.batch_size or is_tensorclass(value)):
                 out[key] = _rows(value, True, convert, True, False)
             else:
                 out[key] = value.to_dict(retain_none=retain_none, convert_tensors=convert, tolist_first=tolist_first)
