@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fuzzing.observed_results import MORE, NO_KEY, RESULTS, SUMS, VALUES
+from fuzzing.observed_containers import CONTAINERS
+from fuzzing.observed_results import RESULTS
 from fuzzing.predicates import seen
+from fuzzing.words import MORE, NO_KEY, SUMS, VALUES
 
 __all__ = ["OBSERVED"]
 
@@ -436,6 +438,8 @@ OBSERVED = (
         kind="RuntimeError > result",
         theirs="differs from the source batch size|^RuntimeError: the number of sizes provided",
     ),
+    seen("operations that torch has for", calls="(add|sub)_", kind="TypeError > result", theirs="takes 1 positional"),
     # results
     *RESULTS,
+    *CONTAINERS,
 )

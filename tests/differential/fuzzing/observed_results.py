@@ -3,51 +3,11 @@
 from __future__ import annotations
 
 from fuzzing.predicates import seen
+from fuzzing.words import ADDS, ARITHMETIC, IN_PLACE, LOGIC, SUMS, VALUES, WHOLE
 
-__all__ = ["MORE", "NO_KEY", "RESULTS", "SUMS", "VALUES"]
-
-VALUES = "NonTensor"
-ARITHMETIC = "expand_as|all|any|apply|named_apply|norm|new_.*|prod|nansum|sum|add|sub|mul|div|reflected .*|operator .*"
-ADDS = "add|r?sub|mul|div|pow|(operator|reflected) [-+*/]|operator [*][*]|torch[.](add|mul|sub)"
-SUMS = "all|any|sum|nansum|mean|nanmean|prod|std|var|amax|amin|max|min|quantile"
-MORE = r"result.*\bt\(\["
-LOGIC = (
-    r"apply|masked_select|maximum|minimum|lerp|neg|where|tree_map|addc.*|clamp.*|torch[.](add|sub|mul)|bitwise_.*|logical_.*|norm"
-    r"|(operator|reflected) [\^|&]"
-)
-RESHAPES = r"reshape|view|unflatten|(torch[.])?flatten|repeat|repeat_interleave"
-NO_KEY = r"is not a(n| )|empty tuple"
-IN_PLACE = r"inplace=(?!False|None|\[\]|\(\))"
-WHOLE = r"x\[(I\[)?(\.\.\.|\(\)|:)\]"
+__all__ = ["RESULTS"]
 
 RESULTS = (
-    seen("`td.separates(key)` beside", calls="separates", kind="keys|rows", kinds="Value"),
-    seen("`merge_tensordicts` of lazy", calls="merge_.*", kind="shape|shares|values", place="[.]", kinds="lazy"),
-    seen(
-        "operations of a lazy stack whose elements differ",
-        calls="roll|flip|gather|repeat|reshape|repeat_interleave",
-        kind="values|shares|keys",
-        place="[.]",
-        kinds="ragged",
-        text="inplace=True",
-    ),
-    seen(
-        "`stack.densify()` where elements lack a nested",
-        calls="densify",
-        kind="kind",
-        place="[.]",
-        theirs="^NonTensorData$",
-        ours="^TensorDict$",
-        kinds="ragged",
-    ),
-    seen(
-        "`stack.densify()` where elements lack a nested",
-        calls="densify",
-        kind="batch|names",
-        place="[.]",
-        theirs=r"^\(\)$",
-        kinds="ragged",
-    ),
     seen(
         "the locks of results of `pow",
         calls="exclude",
@@ -56,20 +16,11 @@ RESULTS = (
         theirs="False",
         text=r"exclude\((inplace=\w+)?\)",
     ),
-    seen("`td.where(mask, other)` of nested lazy stacks", calls="where", kind="rows|values", place="[.]", kinds="lazy"),
     seen(
         "`td[...]` and `td[()]`", calls="getitem (index|key)|to_tensordict index", kind="value|kind|locked", text=WHOLE
     ),
     seen("the order of keys after `densify`", calls="fromkeys|dense_stack_tds|separates", kind="order"),
     seen("a negative `dim` of `cummax", calls=SUMS, kind="^shape|^values", text="-.*reduce=True"),
-    seen(
-        "nested batch sizes after `max`",
-        calls=f"{SUMS}|torch[.](mean|sum)",
-        kinds="lazy.*class|class.*lazy",
-        kind="kind",
-        theirs="^TensorDict$",
-        ours="^Point$",
-    ),
     seen("nested batch sizes after `max`", calls="(named_)?apply", kind="batch|names", place="[.]", text="batch_size="),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", kind="kind", theirs="^None$", text=IN_PLACE),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", place="is x", theirs="False", text=IN_PLACE),
@@ -77,9 +28,7 @@ RESULTS = (
     seen(
         "`isinstance(stack, TensorDictBase)`", calls=".*split|chunk", kind="kind", theirs="Lazy", ours="^NonTensorStack"
     ),
-    seen("whether `split_keys`, `separates`", calls="masked_select", kind="shares", kinds="lazy"),
     seen("the device of the result of `torch.vmap`", calls="vmap", kind="device", theirs="None"),
-    seen("`stack.softmax(dim)`", calls="softmax", kind="> .*Error", ours="do not stack|exclusive", kinds="ragged"),
     seen(
         "nested batch sizes after `td.auto_batch_size_(n",
         calls="auto_.*",
@@ -87,33 +36,11 @@ RESULTS = (
         place="[.]",
         text=r"keep_compliant_size=(?!False|None|\[\]|\(\))|auto_batch_size_.[0-9], True",
     ),
-    seen("`tc.update_at_(other, index)`", calls="update_at_", ours="differs from the source", kinds="^class"),
-    seen(
-        "`tc.update_at_(other, index)`",
-        calls="update_at_",
-        kind="values",
-        kinds="class",
-        text=r"I\[\[False|\], False|\[\]\)$",
-    ),
-    seen(
-        "`torch.where(mask, stack, other)`",
-        calls="(torch[.])?where",
-        ours="^KeyError: .*not found",
-        kinds="lazy",
-        kind="^result",
-    ),
     seen(
         "names after `td[mask, range(1)]`",
         calls=".*index",
         kind="names",
         text=r"torch.tensor\(\[(True|False)|\[(True|False)|tensor\(\[\d.*range\(|range\(.*tensor\(\[\d",
-    ),
-    seen(
-        '`td.create_nested(("stack", "new"))`',
-        calls="create_nested",
-        kind="kind|keys|rows",
-        kinds="lazy|class",
-        theirs="^TensorDict$|^\\[(?!'stack)",
     ),
     seen(
         '`td.set_at_("s", tensor, index)`',
@@ -137,17 +64,6 @@ RESULTS = (
     ),
     seen("nested batch sizes after `max`", calls="to", kind="batch|names", place="[.]", text="batch_size="),
     seen("nested batch sizes after `max`", calls="to", kind="kind", place="[.]", ours="^NonTensor", text="batch_size="),
-    seen("`tensor < lazy`", kind="length|value|kind", place="[.]z", kinds="lazy.*class|class.*lazy", text=MORE),
-    seen("`lazy.narrow(...)`", calls="narrow|expand", kind="locked", kinds="lazy"),
-    seen("the locks of results of `pow", kind="locked", kinds="lazy", calls="(operator|refl).*|r?sub", text=MORE),
-    seen(
-        "the locks of results of `pow",
-        kind="locked",
-        theirs="False",
-        kinds="lazy.*locked",
-        calls="(torch[.])?split|tensor_split|chunk",
-        text=r"\b0\b",
-    ),
     seen(
         "the locks of results of `pow",
         kind="locked",
@@ -167,22 +83,6 @@ RESULTS = (
         kind="> result",
         theirs="^IndexError: Dim|^RuntimeError: (Sizes|Tensors)",
         text="Unbatched",
-    ),
-    seen("`stack.depth`", calls="property depth", kind="value", kinds="lazy.*class|ragged"),
-    seen(
-        "`td.repeat_interleave(0, dim)`",
-        calls="repeat_interleave",
-        kind="batch|names|locked|device",
-        kinds="lazy|Value",
-        text=r"_interleave\((repeats=)?0",
-    ),
-    seen(
-        "`td.repeat_interleave(0, dim)`",
-        calls="repeat_interleave",
-        kind="keys",
-        theirs=r"^\[\]$",
-        kinds="lazy.*class",
-        text=r"_interleave\((repeats=)?0",
     ),
     seen(
         "`td[0] = 5` where an entry",
@@ -204,35 +104,16 @@ RESULTS = (
         "an operation of a tensordict without", calls="auto_batch_size_", kind="batch|names", text=r"TensorDict\(\{\}"
     ),
     seen("an operation of a tensordict without", kind="keys", text=r"\bx = (?!.*\bt\(.*; y).*; y = .*default="),
-    seen(
-        "`params.set(",
-        calls="set|setdefault|setitem .*|update",
-        kind="kind|grad",
-        kinds="^params",
-        text=r"np\.ones|\{'q'",
-    ),
-    seen("names of nested tensordicts after", calls="flipud", kind="names", place="[.]", kinds="lazy"),
     seen('`td.set_at_("s", tensor, index)`', calls="set_at_", kind="kind", theirs="^Tensor$", text=VALUES),
-    seen("`stack[index] = 1.0` of a lazy stack", calls="setitem (value|key)", kind="values", kinds="ragged"),
-    seen("`lazy.narrow(...)`", calls="expand_as", kind="locked", kinds="lazy"),
     seen("names after `expand_as`", calls="reflected [&|]", kind="names"),
-    seen('`tc.get_at("label", index)`', calls="get_at", kind="value", ours="^'text'", kinds="class"),
-    seen('`tc.get_at("label", index)`', calls="get_at", kind="kind", theirs="^'text'$", ours="^list$", kinds="class"),
     seen('`td.set_("a", value)` of fewer', calls="setitem value", kind="values", text=r"setitem\(x, .*, t\(\["),
     seen('`td.set_("a", value)` of fewer', calls="set_at_", kind="values", text=r"set_at_\(.*, (value=)?t\(\["),
-    seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False", ours="True"),
     seen("whether equal non-tensor values are", place="[.]z$", kind="kind", theirs="'text'|named", ours="'text'|named"),
     seen("`logsumexp` without a dim of", calls="logsumexp", kind="shape|dtype|values"),
-    seen("`lazy.narrow(...)`", calls="narrow|expand|broadcast_to", kind="shares|kind|keys", kinds="lazy"),
     seen("`lazy.narrow(...)`", kind="kind|keys", place="^construct", text=r"\.expand\(1\)"),
-    seen(
-        "`TensorDictParams.from_list`", calls="from_(list|any|tuple|dict_instance)", kind="kind|grad", kinds="^params"
-    ),
     seen("`td.empty(recurse=True)`", calls="empty", kind="keys|rows", text=VALUES),
     seen('`td.select("a", ("a", "b"))`', calls="select", kind="keys", text=r"select\('(\w)'.*\('\1'"),
     seen("`td.flatten_keys(is_leaf=default_is_leaf)`", calls="flatten_keys", kind="keys", text="default_is_leaf"),
-    seen("which tensorclass operations return the instance", calls="tolist", kind="kind", kinds="class"),
-    seen("which tensorclass operations return", calls="(cat|stack)_tensors", kind="kind|value|keys", kinds="class"),
     seen(
         "`UnbatchedTensor` entries of reductions",
         kind="batch|names|device",
@@ -293,13 +174,6 @@ RESULTS = (
         kind="names",
         text="names=",
     ),
-    seen(
-        '`stack["n", "b"] = value` of a nested',
-        calls="set.*",
-        kind="^result > RuntimeError",
-        ours="batch dimension mismatch",
-        kinds="lazy",
-    ),
     seen('`td.set(("s", "x"), value)`', calls="set|setdefault", kind="^result", ours="is a NonTensor.*no entries"),
     seen("`td.logsumexp((), keepdim=True)`", calls="logsumexp", kind="batch|names", text=r"exp\((dim=)?(\[\]|\(\))"),
     seen(
@@ -322,17 +196,9 @@ RESULTS = (
         kind="^result > KeyThrough",
     ),
     seen(
-        "`td.add(other, default=0.0)`",
-        kind="> result",
-        theirs="^RuntimeError: batch dim",
-        text="default=",
-        kinds="lazy",
-    ),
-    seen(
         "`td.apply(fn, names=...)` with", calls="(named_)?apply", kind="> result", theirs="refine_names: cannot coerce"
     ),
     seen("`td.repeat_interleave(2, dim)`", calls="rot90", kind="result > DimensionError"),
-    seen("`td.flatten(end_dim=1)`", calls="flatten", kind="^result", ours="exchange them", kinds="lazy"),
     seen(
         "an invalid argument that the reference",
         calls="update_at_",
@@ -340,23 +206,14 @@ RESULTS = (
         ours="differs from the source",
         text="keys_to_update=",
     ),
-    seen('`tc.pop("label")`', calls="get", kind="kind", kinds="class", theirs="^NonTensorData"),
-    seen("`tc[index] = array`", calls="setitem td", kind="shares", kinds="^class", theirs="False", text=r"I\[None\]"),
     seen("names of non-tensor values", calls="stack_tensors", kind="> result", theirs="refine_names", text=VALUES),
     seen("`td.get_non_tensor(key)` of `None`", calls="get_non_tensor", theirs="namedtuple", ours="None"),
-    seen('`stack[index] = {"s": {"r": 1.0}}`', calls="setitem value", place="[.]s[.]r$", kind="kind", kinds="lazy"),
     seen(
         "an operation of a tensordict without",
         kind="AttributeError > result",
         theirs="'NoneType' object has no attribute",
     ),
     seen("`td.view([3], size=[1, 3])`", calls="get_at", ours="give the index once"),
-    seen(
-        "an invalid in-place write into a nested",
-        kind="ValueError > Runtime",
-        theirs="cannot update stacked",
-        kinds="lazy",
-    ),
     seen(
         '`tc.set_("label", 1.0)`',
         calls="set_?",
@@ -379,8 +236,6 @@ RESULTS = (
         place="^result$",
         text="batch_dims=",
     ),
-    seen("`LazyStackedTensorDict.from_dict", calls="from_dict", ours="the items cannot be empty", kinds="^lazy"),
-    seen("`lazy.narrow(...)`", calls="getitem index", kind="shares", theirs="False", kinds="ragged"),
     seen(
         "an operation of a tensordict without",
         calls="update_at_",
@@ -417,71 +272,11 @@ RESULTS = (
     seen("`alpha=True`", calls="sub_?", ours="with a bool tensor is not supported", text="alpha="),
     seen("`batch_size=` together with", calls="from_.*", kind="batch|names", text="batch_size=.*auto_batch_size=True"),
     seen(
-        "the type of the result of shape operations on",
-        calls="(torch[.])?split|tensor_split|chunk|repeat_interleave",
-        kind="kind",
-        theirs="^Lazy",
-        ours="^TensorDict$",
-        kinds="lazy",
-    ),
-    seen(
-        "the type of the result of shape operations on",
-        calls="(tensor_)?split",
-        kind="keys",
-        theirs=r"^\[\]$",
-        kinds="lazy.*class",
-    ),
-    seen(
-        "`tensor < lazy`",
-        calls="pow|add|r?sub|mul|div",
-        kind="kind",
-        place="^result$",
-        theirs="^TensorDict$",
-        ours="^Lazy",
-        kinds="lazy.*ragged",
-        text=MORE,
-    ),
-    seen("`tensor < lazy`", kind="value|rows", place="stack_dim", kinds="lazy", text=MORE),
-    seen(
-        '`params["nested"]` of a `TensorDictParams`',
-        calls="update|set.*",
-        kind="kind|grad",
-        place="[.].*[.]",
-        kinds="^params.*nested",
-        theirs="^Tensor$|^False$",
-    ),
-    seen('`tc.pop("label")`', calls="popitem", kind="kind", kinds="lazy.*class", theirs="^Point$", ours="^Lazy"),
-    seen("identity operations of a `TensorDictParams`", calls="exclude|select", kind="locked", kinds="^params"),
-    seen("the order of keys after `densify`", calls="select", kind="order", kinds="^params", text="inplace=True"),
-    seen(
-        "the order of keys after `densify`",
-        calls="set|setitem key|setdefault",
-        kind="order",
-        kinds="^params",
-        text=VALUES,
-    ),
-    seen(
-        "the locks of results of `pow",
-        calls="getitem index",
-        kind="locked",
-        theirs="True",
-        kinds="lazy.*locked",
-        text=r"I\[.*(\[.*,|, \[|tensor|array|range)",
-    ),
-    seen(
         "`td[index] = array`, `td[index] = tensor`",
         calls="set_at_",
         kind="> result",
         theirs="expand.torch",
         text="Unbatched",
-    ),
-    seen(
-        '`stack["n", "b"] = value` of a nested',
-        calls="set.*",
-        kind="batch|names",
-        place="[.]",
-        kinds="lazy",
-        text=r"NonTensorData\('v'\)|'text'",
     ),
     seen(
         "a negative `dim` of `cummax",
@@ -498,19 +293,7 @@ RESULTS = (
         calls=LOGIC,
     ),
     seen("names after `expand_as`", kind="names", calls="torch[.]flatten|to"),
-    seen("`tensor < lazy`", kind="batch|names|kind", calls="operator .*|reflected .*", kinds="lazy"),
-    seen("`stack.is_empty()`", calls="is_empty", kind="value", kinds="lazy", text=VALUES),
     seen("`td.expand_as(other)`", calls="expand_as", kind="batch|names", place="result[.]"),
-    seen('`td.pop("label")`'.replace("td", "tc"), calls="setdefault", kind="kind", kinds="class"),
-    seen("identity operations of a `TensorDictParams`", calls="cpu|to", kind="locked", kinds="^params"),
     seen("a negative `dim` of `cummax", calls="cummax|cummin", kind="values|shape", text="reduce=(?!False|None)"),
     seen("the lock of non-tensor values", kind="locked", place=r"result[.]", text=VALUES),
-    seen(
-        "the type of the result of shape operations",
-        kind="batch|names|kind|keys|value",
-        place="result[.]",
-        kinds="lazy",
-        calls=RESHAPES,
-    ),
-    seen("the type of the result of shape operations", place="is x", calls="view|reshape|to", kinds="lazy"),
 )
