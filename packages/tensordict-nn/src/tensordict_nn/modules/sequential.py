@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Self
 
 from torch import nn
@@ -238,7 +239,8 @@ class TensorDictSequential(TensorDictModule):
 
     def _subsequence(self, modules: Any) -> Self:
         """Make the result of `select_subsequence`: a sequence of this type, with the same options."""
-        return self._like(modules) if _takes_modules(type(self)) else self._copied(modules)
+        kind: Any = type(self)  # mypy takes classes with a __hash__ of their own for unhashable
+        return self._like(modules) if _takes_modules(kind) else self._copied(modules)
 
     def _like(self, modules: Any, kind: Any = None) -> Any:
         """Call the constructor of a class, by default that of this sequence, with modules and the same options."""
@@ -394,6 +396,7 @@ class TensorDictSequential(TensorDictModule):
 _FORWARD = TensorDictSequential.forward
 
 
+@lru_cache(256)
 def _takes_modules(kind: type) -> bool:
     """Return whether the constructor of a class takes any number of modules, as that of `TensorDictSequential`."""
     parameters = inspect.signature(kind).parameters.values()

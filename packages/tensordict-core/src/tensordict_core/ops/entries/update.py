@@ -182,7 +182,7 @@ class Updating(InPlaceUpdating):
                 stored.append((key, value))  # the result of _plan_set
                 continue
             old = self._peek(key)
-            nested = isinstance(value, dict | Node) and not getattr(value, "_is_opaque", False)
+            nested = isinstance(value, (dict, Node)) and not getattr(value, "_is_opaque", False)
             if (
                 nested
                 and isinstance(old, Node)
