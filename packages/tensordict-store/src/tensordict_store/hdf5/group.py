@@ -408,7 +408,7 @@ def create_file(filename: Any, locking: Any, options: dict[str, Any], fill: Call
                 raise
     except OSError as error:
         said = f"the HDF5 file {path!r} could not be written and is unchanged: {error}"
-        raise OSError(error.errno, said) from error
+        raise (OSError(said) if error.errno is None else OSError(error.errno, said)) from error
     file.path = path  # the open file has moved, and stays open
     return H5Group(file, file.handle, options)
 

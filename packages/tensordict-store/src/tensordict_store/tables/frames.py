@@ -42,7 +42,7 @@ def from_pandas(
 
     Raises:
         ImportError: pandas is not installed.
-        TypeError: It is no frame.
+        TypeError: ``dataframe`` is not a ``pandas.DataFrame``.
 
     >>> import pandas as pd
     >>> td = from_pandas(pd.DataFrame({"a": [1, 2], "n.x": [0.5, 1.0], "name": ["u", "v"]}), separator=".")

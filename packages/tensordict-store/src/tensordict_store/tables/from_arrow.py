@@ -48,7 +48,7 @@ def from_arrow(
 
     Raises:
         ImportError: pyarrow is not installed.
-        ValueError: A value is null, a name occurs twice, or an option has another value.
+        ValueError: A value is null, a name occurs twice, or ``nulls`` is unknown.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"x": [1.0, 2.0], "name": ["a", "b"], "n": [{"y": 1}, {"y": 2}]})
