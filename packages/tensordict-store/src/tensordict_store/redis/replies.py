@@ -8,10 +8,11 @@ The protocol is RESP2: https://redis.io/docs/latest/develop/reference/protocol-s
 
 from __future__ import annotations
 
+import bisect
 import io
 import itertools
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,41 +83,42 @@ class Replies:
         heads: list[bytes] = []
         parts: list[Any] = []  # in turn, what comes before a value and the value
         sizes: list[int] = []
-        end = b""
         for read in reads:
-            size = read.size
-            if size > _LIMIT:
+            if read.size > _LIMIT:
                 return []
-            array, result = (np.empty(size, np.uint8),) * 2 if read.into is None else read.into()
+            array, result = (np.empty(read.size, np.uint8),) * 2 if read.into is None else read.into()
             out.append(result)
-            for part in [array] if read.runs is None or len(read.runs) == 1 else _cut(array, read.sizes()):
-                head = b"%b$%d\r\n" % (end, size if part is array else len(part))
-                heads.append(head)
-                parts += (bytearray(len(head)), part)
-                sizes += (len(head), size if part is array else len(part))
-                end = b"\r\n"
-        if not parts:
-            return out
-        done = self._received([*parts, bytearray(end)], [*sizes, len(end)], [*heads, end])
-        return out if done else []
+            lengths = read.sizes()
+            texts = [b"\r\n$%d\r\n" % length for length in lengths]
+            values = [array] if len(lengths) == 1 else _cut(array, lengths)
+            heads += texts
+            parts += _in_turn(map(bytearray, map(len, texts)), values)
+            sizes += _in_turn(map(len, texts), lengths)
+        if parts:
+            heads[0] = heads[0][2:]  # (the end of the line before it)
+            parts[0] = bytearray(len(heads[0]))
+            sizes[0] = len(heads[0])
+            if not self._received([*parts, bytearray(2)], [*sizes, 2], [*heads, b"\r\n"]):
+                return []
+        return out
 
     def _received(self, parts: list[Any], sizes: list[int], heads: list[bytes]) -> bool:
         """Fill buffers, every other one of which should be as given; otherwise keep what came, so that it is parsed."""
-        done = inside = 0
+        ends = list(itertools.accumulate(sizes))
+        done = come = inside = 0
         while done < len(parts):
-            first = done
             waiting = parts[done : done + _BUFFERS]
             if inside:
                 waiting[0] = np.frombuffer(parts[done], np.uint8)[inside:]
             count = self._socket.recvmsg_into(waiting)[0]
             if not count:
                 raise ConnectionResetError("the server closed the connection")
-            inside += count
-            while done < len(parts) and inside >= sizes[done]:
-                inside -= sizes[done]
-                done += 1
+            first = done + done % 2
+            come += count
+            done = bisect.bisect_right(ends, come, done)
+            inside = come - ends[done - 1] if done else come
             begun = bytes(np.frombuffer(parts[done], np.uint8)[:inside]) if inside else b""
-            same = all([parts[i] == heads[i // 2] for i in range(first + first % 2, done, 2)])
+            same = parts[first:done:2] == heads[first // 2 : (done + 1) // 2]
             if not same or (not done % 2 and begun and not heads[done // 2].startswith(begun)):
                 self._stream.left = b"".join([*parts[:done], begun])
                 return False
@@ -192,6 +194,11 @@ class _Stream(io.RawIOBase):
         count = min(len(buffer), len(self.left))
         buffer[:count], self.left = self.left[:count], self.left[count:]
         return count
+
+
+def _in_turn(*columns: Iterable[Any]) -> Iterator[Any]:
+    """Return the first items of columns, then the second ones, and so on."""
+    return itertools.chain.from_iterable(zip(*columns, strict=True))
 
 
 def _cut(array: Any, sizes: Sequence[int]) -> list[memoryview]:
