@@ -128,6 +128,14 @@ REASONS: dict[str, str] = {
     "update_": _ALL_OR_NOTHING,
     "copy_": _ALL_OR_NOTHING,
     "set_at_": "goes through the plan of all in-place writes",
+    "all": "calls torch by a function for each leaf, which takes several dimensions too",
+    "any": "calls torch by a function for each leaf, which takes several dimensions too",
+    "expand_as": "expands the batch dimensions, then compares the shapes of all leaves",
+    "is_empty": "looks for leaves and non-tensor values in nested tensordicts too",
+    "is_memmap": "asks the package that maps tensors, once it is imported",
+    "movedim": "checks that each dimension is named once",
+    "moveaxis": "checks that each dimension is named once",
+    "lazy apply_": "plans a write into each element, with an index of its own",
     "lazy fill_": "plans a write into each element, with an index of its own",
     "lazy masked_select": "copies the chosen rows of each element, then stacks these copies",
     "lazy repeat_interleave": "makes a lazy stack of single rows, each with a tensordict of its own",
@@ -139,7 +147,9 @@ REASONS: dict[str, str] = {
     "params is_contiguous": _OF_MODULE,
     "params all": _OF_MODULE,
     "params any": _OF_MODULE,
+    "params rename_": _OF_MODULE,
     "params apply_": "plans a write into each parameter, as a tensor without gradients",
+    "params fill_": "plans a write into each parameter, as a tensor without gradients",
 }
 """Why a method takes longer than in the reference, by its name or by the container and its name."""
 
