@@ -438,7 +438,7 @@ OBSERVED = (
         kind="RuntimeError > result",
         theirs="differs from the source batch size|^RuntimeError: the number of sizes provided",
     ),
-    seen("operations that torch has for", calls="(add|sub)_", kind="TypeError > result", theirs="takes 1 positional"),
+    seen("operations that torch has for", calls="(add|sub)_", kind="^TypeError > ", theirs="takes 1 positional"),
     # results
     *RESULTS,
     *CONTAINERS,

@@ -269,7 +269,7 @@ RESULTS = (
         theirs=r"^\((.+), \1[,)]",
         text=r"x, (None|True|I\[None\])",
     ),
-    seen("`alpha=True`", calls="sub_?", ours="with a bool tensor is not supported", text="alpha="),
+    seen("`alpha=True`", calls="sub_?", ours="with a bool tensor is not supported", text=r"alpha=|sub_\(True, "),
     seen("`batch_size=` together with", calls="from_.*", kind="batch|names", text="batch_size=.*auto_batch_size=True"),
     seen(
         "`td[index] = array`, `td[index] = tensor`",
