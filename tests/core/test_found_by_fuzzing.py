@@ -386,3 +386,35 @@ def test_vmap_of_an_unbatched_tensor_without_batch_dimensions_is_an_error_of_tor
     td = TensorDict({"u": UnbatchedTensor(torch.ones(2)), "a": torch.ones(())})
     with pytest.raises(ValueError, match="vmap"):
         torch.vmap(lambda row: row + 1)(td)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda td: td.set(("n", "b"), torch.ones(2)),
+        lambda td: td.setdefault(("n", "b"), torch.ones(2)),
+        lambda td: td.update({"n": {"b": torch.ones(2)}}),
+        lambda td: td.update({("n", "b"): torch.ones(2)}),
+    ],
+)
+def test_elements_keep_the_nested_entries_that_others_lack(write):
+    stack = lazy_stack([TensorDict({"n": {"only": torch.zeros(())}}), TensorDict({})])
+    write(stack)
+    assert "only" in stack.tensordicts[0]["n"] and torch.equal(stack["n", "b"], torch.ones(2))
+
+
+def test_a_nested_key_through_the_tensor_of_one_element_is_an_error():
+    for first, second in ((torch.zeros(2), None), (torch.zeros(2), torch.zeros(3))):
+        stack = lazy_stack([TensorDict({"n": first}), TensorDict({} if second is None else {"n": second})])
+        for write in (stack.set, stack.setdefault):
+            with pytest.raises(KeyError, match="n is already present"):
+                write(("n", "b"), torch.ones(2))
+        assert torch.equal(stack.tensordicts[0]["n"], first)
+
+
+def test_rows_of_tensors_on_cuda_are_not_locked():
+    class OnCuda(torch.Tensor):
+        is_cuda = property(lambda self: True)
+
+    td = TensorDict({"a": torch.zeros(2).as_subclass(OnCuda)}, [2]).lock_()
+    assert td.is_shared() and not td[0].is_locked and not td.unbind(0)[0].is_locked

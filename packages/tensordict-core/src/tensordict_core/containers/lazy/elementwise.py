@@ -217,12 +217,29 @@ class LazyElementwise(TensorDictBase, abstract=True):
     def _plan_update(self: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
         parts = self._parts(source)
         if parts is None:
+            if isinstance(source, dict):
+                source = self._plan_partial_nodes(source, plan, prefix)
             super()._plan_update(source, plan, prefix)
             return
         if self._locked and not plan.inplace:
             raise errors.locked("update()")
         for td, part in zip(self.tensordicts, parts, strict=True):
             td._plan_update(part, plan, prefix)
+
+    def _plan_partial_nodes(self: Any, source: dict[Any, Any], plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
+        """Plan the updates of nested tensordicts that only some elements have, which keep them; return the others."""
+        rest, tds = {}, self.tensordicts
+        for key, value in self._gathered(source.items()):
+            some = self._peek(key) is None and any(td._peek(key) is not None for td in tds)
+            if not some or not isinstance(value, dict):
+                rest[key] = value
+                continue
+            if self._locked:
+                raise errors.locked("update()")
+            nested = containers.dense(value, batch_size=self._meta.batch_size, device=self._meta.device)
+            for td, part in zip(tds, nested.unbind(self._stack_dim), strict=True):
+                td._plan_update({key: part}, plan, prefix)
+        return rest
 
     def _plan_set(self: Any, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         value = super()._plan_set(key, item, plan, prefix)

@@ -346,27 +346,39 @@ class Access(Node):
         if not key:
             raise errors.empty_key()
         node: Any = self
-        made = None
-        for depth, name in enumerate(key[:-1]):
-            if item is node:
-                raise errors.holds_itself(key)
-            child = node._get(name)
-            if child is None:
-                if node._locked:
-                    raise errors.locked(f"set({key!r})")
-                node._set(name, node._new({}, node._meta))
-                made = made or (node, name)
-                child = node._get(name)
-            elif not isinstance(child, Node) or child._is_opaque:
-                raise errors.in_the_way(key[: depth + 1], child)
-            node = child
+        made: list[tuple[Any, str]] = []
         try:
+            for depth, name in enumerate(key[:-1]):
+                if item is node:
+                    raise errors.holds_itself(key)
+                node = node._nested_for(name, key, depth + 1, made)
             node._store(key[-1], item, inplace, non_blocking=non_blocking)
         except BaseException:
-            if made is not None:  # the entry is refused, so the nodes created for it are removed
-                parent, name = made
+            for parent, name in reversed(made):  # the entry is refused, so the nodes created for it are removed
                 parent._del(name)
             raise
+
+    def _nested_for(self, name: str, key: tuple[str, ...], depth: int, made: list[tuple[Any, str]]) -> Any:
+        """Return the nested node under a name, made if it is missing; ``made`` collects the nodes to remove again.
+
+        Elements of a lazy stack that have it keep theirs.
+        """
+        if self._holds_slices:
+            elements = self._inmost().tensordicts
+            if any(td._peek(name) is not None for td in elements):
+                for td in elements:
+                    td._nested_for(name, key, depth, made)
+                return self._get(name)
+        child = self._get(name)
+        if child is None:
+            if self._locked:
+                raise errors.locked(f"set({key!r})")
+            self._set(name, self._new({}, self._meta))
+            made.append((self, name))
+            child = self._get(name)
+        elif not isinstance(child, Node) or child._is_opaque:
+            raise errors.in_the_way(key[:depth], child)
+        return child
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         """Return the entry that an update stores under a key; ``None`` if the value is written in place instead.

@@ -111,7 +111,8 @@ class Removal(Access):
         >>> TensorDict({}).setdefault("a", torch.ones(1))
         tensor([1.])
         """
-        if self.get(key, None) is None:
+        is_nested = isinstance(key, tuple)  # an entry in its way may not stack
+        if (is_nested and key not in self) or self.get(key, None) is None:
             self.set(key, default, inplace)
         return self.get(key)
 
