@@ -16,7 +16,7 @@ OBSERVED = (
     seen("keys that are not fields of a tensorclass", kind="ValueError > KeyError", theirs="Keys from", kinds="class"),
     seen(
         "an invalid in-place write into a nested",
-        kind="(_InplaceWriteError|_KeyThroughLeafError) > (Runtime|Key|InPlaceShape)Error",
+        kind="(_InplaceWriteError|_KeyThroughLeafError) > (Runtime|Key|UnmatchedKey|InPlaceShape)Error",
     ),
     seen("`lazy.view(2, 2)`", kind="NotImplementedError > [A-Z]", theirs=r"\(inplace=True\) (is not|requires)"),
     seen("`pad_sequence` of entries without dimensions", theirs="Cannot pad scalars", ours="IndexError: pad_dim"),
@@ -46,7 +46,7 @@ OBSERVED = (
     # ours refuses
     seen('`td.split_keys(["a"], ["a"]', calls="separates", ours="is in several sets"),
     seen("`default=` of `split_keys`", calls="separates|split_keys", ours="batch dimension mismatch"),
-    seen("`alpha=True`", ours="Boolean alpha only supported", text="alpha=True"),
+    seen("`alpha=True`", ours="Boolean alpha only supported", text=r"alpha=True|(add|sub)_?\(.*, True\)$"),
     seen("`alpha=True`", ours="argument alpha must not be a floating point", kind="^result", text="alpha="),
     seen("`td.update_(other)` with keys that `td` lacks", calls="update_(at_)?", ours="KeyError: .key .*not found"),
     seen("`pad_sequence` of tensordicts with other keys", calls="pad_sequence", ours="keys in tensordicts mismatch"),
@@ -439,6 +439,19 @@ OBSERVED = (
         theirs="differs from the source batch size|^RuntimeError: the number of sizes provided",
     ),
     seen("operations that torch has for", calls="(add|sub)_", kind="^TypeError > ", theirs="takes 1 positional"),
+    seen(
+        "operations of a lazy stack whose elements differ",
+        calls="addc.*",
+        kind="KeyError > result",
+        theirs=r"\('0', ",
+        kinds="ragged",
+    ),
+    seen(
+        '`td.set_at_("s", tensor, index)`',
+        calls="set_at_",
+        kind="^result > SizeError",
+        ours="the list is not of the shape",
+    ),
     # results
     *RESULTS,
     *CONTAINERS,

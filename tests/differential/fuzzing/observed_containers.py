@@ -8,6 +8,14 @@ from fuzzing.words import MORE, RESHAPES, SUMS, VALUES
 __all__ = ["CONTAINERS"]
 
 CONTAINERS = (
+    seen(
+        "`td == tensor` and other comparisons of nested lazy",
+        calls="operator [<>=!]=?",
+        kind="values",
+        place="[.]",
+        kinds="lazy.*nested",
+        text=r"[<>=]=? t\(\[",
+    ),
     seen("`td.separates(key)` beside", calls="separates", kind="keys|rows", kinds="Value"),
     seen("`merge_tensordicts` of lazy", calls="merge_.*", kind="shape|shares|values", place="[.]", kinds="lazy"),
     seen(

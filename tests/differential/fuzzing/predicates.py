@@ -105,7 +105,7 @@ def _names_junk(program: Program, text: str) -> bool:
     for name, source in program.junk:
         value = eval(source, dict(ours))
         parts = (name, repr(value)[:20], type(value).__name__, f"{name[:-1]} ")
-        if any(part in text or part in text.lower() for part in parts):
+        if any(part.lower() in text.lower() for part in parts):
             return True
     return False
 
@@ -165,7 +165,8 @@ FAULTS = {
     "missing key": r"Some keys were not found|KeyError: .keys in "
     r"|not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
     "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
-    r"|does not support|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
+    r"|does not support|to the desired output type|expected input to have floating"
+    r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
     r"|only support floating point",
     "no stack": r"Failed to stack|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
@@ -178,7 +179,7 @@ FAULTS = {
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source"
     r"|incompatible with the batch-size|expand_as_right requires"
     r"|number of sizes provided|incompatible with dest shape"
-    r"|must have same number of dimensions",
+    r"|must have same number of dimensions|cannot take a value of shape",
     "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
     r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination"
     r"|incompatible function arguments",
@@ -202,7 +203,7 @@ FAULTS = {
     "operand": r"but got (dict|str)|takes tensordicts only",
     "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)|apply to a 'str' object",
     "index": r"is out of bounds|too many indices|Invalid index|used as indices must be",
-    "value": r"of type \w+ cannot be written"
+    "value": r"of type \w+ cannot be written|cannot take a \w+ in place"
     r"|__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
 }
 """What makes a call fail, by the words of both libraries' errors."""

@@ -295,7 +295,11 @@ RECOGNIZED = (
     ),
     Rule(
         "`default=` of an operation whose operand is a tensor",
-        lambda p, d: "default=" in str(p.call) and d.theirs.startswith("TypeError: ") and "received" in d.theirs,
+        lambda p, d: (
+            ("default=" in str(p.call) or p.call.name in ("clamp_max", "clamp_min"))
+            and d.theirs.startswith("TypeError: ")
+            and "received" in d.theirs
+        ),
     ),
     Rule(
         "the locks of results of `pow",
