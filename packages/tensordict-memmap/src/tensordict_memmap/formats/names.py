@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 
 __all__ = [
     "LEAF",
@@ -51,7 +52,8 @@ _LONGEST = 255
 _CODES = {code: f"%{code:02X}" for code in [*range(0x21), *map(ord, '"%*/:<>?\\|'), 0x7F]}
 _UNUSUAL = re.compile("[" + re.escape("".join(map(chr, _CODES))) + "]")
 _ESCAPE = re.compile(r"%-[0-9]{1,9}")
-_IGNORES_CASE = sys.platform in ("darwin", "win32")
+_fold: Callable[[str], str] = str.casefold if sys.platform in ("darwin", "win32") else str
+"""Returns what two names have in common that are one file: file systems of macOS and Windows ignore case."""
 
 
 MOST_PARTS = 200
@@ -107,12 +109,8 @@ class FileNames:
     __slots__ = ("_escapes", "_taken")
 
     def __init__(self) -> None:
-        self._taken = {self._fold(name) for name in _RESERVED_FILES}
+        self._taken = set(map(_fold, _RESERVED_FILES))
         self._escapes = 0
-
-    @staticmethod
-    def _fold(name: str) -> str:
-        return name.casefold() if _IGNORES_CASE else name
 
     def leaf(self, key: str) -> str:
         """Return the stem for a tensor, whose file is ``stem.memmap``."""
@@ -128,7 +126,7 @@ class FileNames:
 
     def _take(self, key: str, endings: tuple[str, ...]) -> str:
         stem = encode_key(key)
-        names = [self._fold(stem + ending) for ending in endings]
+        names = [_fold(stem + ending) for ending in endings]
         if (
             key in RESERVED_FIELDS
             or not self._taken.isdisjoint(names)

@@ -43,6 +43,8 @@ def copy_modes(earlier: str, stage: str, files: Collection[str]) -> None:
         stage: The staging folder, with a manifest.
         files: The paths of the staged files.
     """
+    if not os.path.isdir(earlier):
+        return
     usual = _mode(f"{stage}/{NAME}")
     by_default = _mode(f"{earlier}/{NAME}")
     parts = folders(files)

@@ -236,7 +236,8 @@ def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
         new.append(folder)
         folder = os.path.dirname(folder)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if new:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         if durable:
             for one in reversed(new):
                 syscalls.sync_folder(os.path.dirname(one))

@@ -412,12 +412,12 @@ def _committed(stage: Stage, target: str, durable: bool, existsok: bool) -> Iter
             retired = exchange.retire(stage.path, target)
     finally:
         try:
-            if os.path.lexists(stage.path):
+            if os.path.lexists(stage.path):  # it holds the staged files, or after an exchange the replaced save
                 cleanup.remember()
-            # a journal still needs the staged files
-            if not retired and not os.path.lexists(os.path.join(target, ownership.JOURNAL)):
-                with contextlib.suppress(OSError):  # it holds the staged files, or after an exchange the replaced save
-                    ownership.remove_save(stage.path, keep_in=target)
+                # a journal still needs the staged files
+                if not retired and not os.path.lexists(os.path.join(target, ownership.JOURNAL)):
+                    with contextlib.suppress(OSError):
+                        ownership.remove_save(stage.path, keep_in=target)
         finally:
             stage.close()  # last: after an interrupt, the next save finds an unlocked folder and removes it
 
