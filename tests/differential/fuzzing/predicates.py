@@ -168,10 +168,12 @@ FAULTS = {
     r"|does not support|to the desired output type|expected input to have floating"
     r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
     r"|only support floating point",
-    "no stack": r"Failed to stack|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
+    "no stack": r"Failed to stack|cannot stack densely"
+    r"|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none|has no tensor leaves",
     "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
+    "two sizes": r"Cannot pass both batch_size",
     "keepdim": r"is incompatible with keepdim",
     "q": r"q values must be in the range",
     "dim": r"Incompatible dim|dim must be in the range|dimension -?\d+ is incompatible"

@@ -389,7 +389,7 @@ class Node:
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         """Append the leaves below this node to ``out``, depth first, in the order that ``_rebuild`` consumes them."""
         for _, value in self._items():
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf is not None and is_leaf(type(value))):
                 out.append(value)
             else:
                 value._collect(out, is_leaf)

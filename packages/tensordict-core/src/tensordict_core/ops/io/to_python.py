@@ -64,8 +64,9 @@ def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: b
             return td
         if td._is_opaque:
             return _leaf(td._plain_value(), convert)
-        kept = not is_tensorclass(td)  # rows have the fields that are set
-        return td.to_dict(retain_none=kept, convert_tensors=convert, tolist_first=tolist_first)
+        row = td.to_dict(convert_tensors=convert, tolist_first=tolist_first)
+        is_set = {key: value for key, value in row.items() if value is not None}
+        return is_set if is_tensorclass(td) else row  # rows of an instance have the fields that are set
     rows = [_rows(row, convert_nodes, convert, tolist_first, linked) for row in td._unbind(0)]
     return LinkedList(rows, td) if linked else rows
 
