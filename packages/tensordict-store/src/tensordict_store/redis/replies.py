@@ -22,8 +22,8 @@ from tensordict_store.redis.commands import Command, Reads, Writes
 __all__ = ["Replies", "ServerError"]
 
 _SMALL = 4096
-_BUFFERS = 512
-"""Buffers that one call fills; systems take at least 1,024."""
+_BUFFERS = 128
+"""Buffers that one call fills: each takes time in every call, whether bytes come for it or not."""
 _LIMIT = 1 << 29
 """Bytes that a value of Redis may have."""
 _QUEUED = b"+QUEUED\r\n"
@@ -117,10 +117,10 @@ class Replies:
             come += count
             done = bisect.bisect_right(ends, come, done)
             inside = come - ends[done - 1] if done else come
-            begun = bytes(np.frombuffer(parts[done], np.uint8)[:inside]) if inside else b""
             same = parts[first:done:2] == heads[first // 2 : (done + 1) // 2]
-            if not same or (not done % 2 and begun and not heads[done // 2].startswith(begun)):
-                self._stream.left = b"".join([*parts[:done], begun])
+            if not same or (inside and not done % 2 and not heads[done // 2].startswith(parts[done][:inside])):
+                begun: list[Any] = [np.frombuffer(parts[done], np.uint8)[:inside]] if inside else []
+                self._stream.left = b"".join([*parts[:done], *begun])
                 return False
         return True
 
