@@ -6,6 +6,7 @@ import json
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -169,3 +170,12 @@ def test_blocks_hold_whole_chunks(tmp_path, monkeypatch, options):
     monkeypatch.setattr("tensordict_store.zarr.creation._QUEUED", 300)
     plain = sample(40)
     assert (plain.to_zarr(tmp_path / "data.zarr", **options) == plain).all()
+
+
+def test_xarray_opens_groups_with_their_dimension_names(tmp_path):
+    xarray = pytest.importorskip("xarray", reason="xarray is another reader of zarr stores")
+    td = TensorDict({"x": torch.arange(12.0).view(3, 4), "n": {"y": torch.ones(3, 2)}}, [3], names=["time"])
+    td.to_zarr(tmp_path / "a.zarr").close()
+    opened = xarray.open_datatree(tmp_path / "a.zarr", engine="zarr", consolidated=False)
+    assert opened["x"].dims[0] == opened["n/y"].dims[0] == "time"
+    assert np.array_equal(opened["x"].values, td["x"]) and np.array_equal(opened["n/y"].values, td["n", "y"])
