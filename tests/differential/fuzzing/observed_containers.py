@@ -53,7 +53,7 @@ CONTAINERS = (
         ours="^Point$",
     ),
     seen("whether `split_keys`, `separates`", calls="masked_select", kind="shares", kinds="lazy"),
-    seen("`stack.softmax(dim)`", calls="softmax", kind="> .*Error", ours="do not stack|exclusive", kinds="ragged"),
+    seen("`stack.softmax(dim)`", calls="softmax", kind="> .*Error", ours="Failed to stack|exclusive", kinds="ragged"),
     seen("`tc.update_at_(other, index)`", calls="update_at_", ours="differs from the source", kinds="^class"),
     seen(
         "`tc.update_at_(other, index)`",

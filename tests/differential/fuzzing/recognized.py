@@ -30,7 +30,7 @@ VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension|at leas
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",
          "vmap", "torch.gather", "torch.split", "gather", "view", "roll", "tree_map", "view block",
-         "rot90")  # fmt: skip
+         "rot90", "squeeze")  # fmt: skip
 REARRANGED = (
     "masked_select",
     "narrow",
