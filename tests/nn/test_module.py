@@ -294,3 +294,9 @@ def test_parameters_are_reset_inside_and_outside():
         plus_one().reset_parameters_recursive()
     with pytest.raises(RuntimeError, match="batch size"):
         module.reset_parameters_recursive(params.expand(2))
+
+
+def test_a_tuple_among_the_outputs_is_a_nested_tensordict():
+    module = TensorDictModule(torch.nn.LSTM(2, 3), in_keys=["x"], out_keys=["y", "state"])
+    td = module(TensorDict({"x": torch.ones(4, 2)}))
+    assert set(td["state"].keys()) == {"0", "1"} and td["state", "0"].shape == (1, 3)

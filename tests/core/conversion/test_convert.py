@@ -395,3 +395,12 @@ def test_structures_are_converted_in_compiled_programs():
 def test_an_unknown_option_is_refused_by_name(build):
     with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
         build(batchsize=[3])
+
+
+def test_tuples_in_dictionaries_become_nested_tensordicts() -> None:
+    parts = (torch.zeros(2, 3), torch.ones(2))
+    for options in ({}, {"batch_size": [2]}, {"auto_batch_size": True}):
+        td = from_dict({"h": parts, "n": {"t": (1.0, "text")}} if not options else {"h": parts}, **options)
+        assert td["h", "0"] is parts[0] and td["h", "1"] is parts[1]
+        assert td["h"].batch_size == td.batch_size
+        assert options or (td["n", "t", "0"] == 1.0 and td["n", "t", "1"] == "text")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensordict_core import NestedKey, TensorDict
+from tensordict_core import NestedKey, TensorDict, from_tuple
 from tensordict_core.extension import TensorCollection, is_compiling
 from tensordict_nn import errors
 from tensordict_nn.modules.base import (
@@ -374,7 +374,7 @@ def _write(owner: Any, td: Any, result: Any, out_keys: Sequence[Any]) -> None:
         raise errors.wrong_count(_called(owner), 0 if result is None else len(results), out_keys)
     for key, value in zip(out_keys, results, strict=True):
         if key != "_":
-            td.set(key, value, False)
+            td.set(key, from_tuple(value) if type(value) is tuple else value, False)
 
 
 def _called(owner: Any) -> Any:

@@ -97,9 +97,21 @@ def _with_values(d: Any, size: torch.Size) -> dict[Any, Any]:
     }
 
 
+def _with_tuples(d: Any, device: Any) -> dict[Any, Any]:
+    """Return a dictionary whose tuples are tensordicts with the keys ``"0"``, ``"1"``, ..., as in `from_any`."""
+    return {
+        key: _tree(value, device)
+        if type(value) is tuple
+        else _with_tuples(value, device)
+        if type(value) is dict
+        else value
+        for key, value in d.items()
+    }
+
+
 @with_options(BuildOptions, None)
 def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> Any:
-    """Return a tensordict of a dictionary; nested dictionaries become nested tensordicts.
+    """Return a tensordict of a dictionary; nested dictionaries and tuples become nested tensordicts.
 
     Args:
         d: The dictionary. Keys are strings or nested keys (tuples).
@@ -122,6 +134,7 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
     check_options("from_dict", options, BuildOptions)
     device, batch_size = options.get("device"), options.get("batch_size")
     plain = isinstance(d, Mapping) and not isinstance(d, Node)  # tensordicts are mappings too
+    d = _with_tuples(d, device) if type(d) is dict else d
     if plain and batch_size is not None and options.get("batch_dims") is None:
         # one pass, and every entry is checked against the batch size under its own key
         size = as_batch_size(batch_size)
