@@ -240,7 +240,8 @@ def doubled(difference: Difference) -> bool:
 def keeps_more(difference: Difference) -> bool:
     """Whether ours keeps rows of more entries than the reference, or keeps the elements of a lazy stack apart."""
     if difference.kind in ("rows", "keys") and difference.theirs.startswith("["):
-        return set(ast.literal_eval(difference.theirs)) < set(ast.literal_eval(difference.ours))
+        theirs, ours = (set(map(repr, ast.literal_eval(text))) for text in (difference.theirs, difference.ours))
+        return theirs < ours
     return is_kind(difference, "TensorDict", "LazyStackedTensorDict") or difference.place.endswith("stack_dim")
 
 
