@@ -31,7 +31,10 @@ class Arguments:
             self.junk.append((name, self.rng.choice(JUNK)))
             return self.junk[-1][1]
         maker: Callable[[], str] | None = getattr(self, f"{method}__{name}", None) or getattr(self, f"p_{name}", None)
-        return None if maker is None else maker()
+        made: Any = None if maker is None else maker()
+        if isinstance(made, list):  # of variable positional arguments, which ours takes by name too
+            made = made[0] if len(made) == 1 else f"({', '.join(made)},)" if made else None
+        return made
 
     def several(self, method: str, name: str) -> list[str] | None:
         """The sources of variable positional arguments."""
