@@ -412,6 +412,17 @@ def test_a_nested_key_through_the_tensor_of_one_element_is_an_error():
         assert torch.equal(stack.tensordicts[0]["n"], first)
 
 
+@pytest.mark.parametrize("operation", [lambda td: td * torch.ones(2, 2, 2), lambda td: td.roll(1, 0)])
+def test_nested_entries_that_only_some_elements_have_are_kept(operation):
+    def inner():
+        return lazy_stack([TensorDict({"x": torch.ones(2)}), TensorDict({"y": torch.ones(3)})])
+
+    stack = lazy_stack([TensorDict({"a": inner()}, [2]) for _ in range(2)])
+    result = operation(stack)
+    found = {key for row in result.unbind(0) for one in row.unbind(-1) for key in dict(one["a"].items())}
+    assert found == {"x", "y"}
+
+
 def test_rows_of_tensors_on_cuda_are_not_locked():
     class OnCuda(torch.Tensor):
         is_cuda = property(lambda self: True)

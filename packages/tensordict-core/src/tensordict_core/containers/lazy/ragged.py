@@ -128,6 +128,8 @@ class LazyRagged:
         if -1 in self._meta.batch_size:
             return True
         plain = {*map(type, tds)} <= {containers.dense}
+        if not plain and any([td._is_lazy_stack and td._is_ragged() for td in tds]):
+            return True
         keys = tuple(self._keys())
         if any([len(td._entries if plain else tuple(td._keys())) != len(keys) for td in tds]):
             return True
