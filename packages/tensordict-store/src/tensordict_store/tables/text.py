@@ -222,14 +222,16 @@ def to_json(
     >>> from pathlib import Path
     >>> to_json(TensorDict({"a": torch.arange(2), "n": {"x": torch.ones(2)}}, [2]), "n.json", lines=True)
     >>> print(Path("n.json").read_text(), end="")
-    {"a": 0, "n": {"x": 1.0}}
-    {"a": 1, "n": {"x": 1.0}}
+    {"a":0,"n":{"x":1.0}}
+    {"a":1,"n":{"x":1.0}}
     """
     if len(td.batch_size) != 1:
         raise ValueError(f"the batch size is {list(td.batch_size)}, and records have one dimension; reshape it")
     columns = _plain(td if separator is None else td.flatten_keys(separator), ())
     rows = [_record(columns, i) for i in range(td.batch_size[0])]
     kwargs.setdefault("allow_nan", False)
+    if kwargs.get("indent") is None:
+        kwargs.setdefault("separators", (",", ":"))  # no spaces, as pandas writes
     if lines:
         text = "".join(json.dumps(row, **kwargs) + "\n" for row in rows)
     else:

@@ -199,7 +199,7 @@ class TableStubs(Node):
         >>> from pathlib import Path
         >>> TensorDict({"a": torch.arange(2)}, [2]).to_json("a.json")
         >>> Path("a.json").read_text()
-        '[{"a": 0}, {"a": 1}]'
+        '[{"a":0},{"a":1}]'
         """
 
     @classmethod
