@@ -429,3 +429,9 @@ def test_rows_of_tensors_on_cuda_are_not_locked():
 
     td = TensorDict({"a": torch.zeros(2).as_subclass(OnCuda)}, [2]).lock_()
     assert td.is_shared() and not td[0].is_locked and not td.unbind(0)[0].is_locked
+
+
+def test_a_single_value_takes_the_batch_size_that_its_tensordict_gets():
+    td = TensorDict({"x": torch.zeros(3, 2), "z": {"c": NonTensorData(1, batch_size=[3, 2])}}, [3, 2])
+    td.auto_batch_size_(1)
+    assert td["z"].batch_size == td["z"].get("c").batch_size == (3,)

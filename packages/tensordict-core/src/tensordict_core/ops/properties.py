@@ -212,7 +212,7 @@ class Properties(Node):
             self._set_meta(self._meta.fitted(new))
             for node in self._nodes():
                 # a single value fits any batch size; values for each position fix the number of positions
-                fits_any = node._is_opaque and not _has_size(node)
+                fits_any = node._is_opaque and not (node._is_non_tensor and node._holds_values)
                 if fits_any or node._meta.batch_size[: len(new)] != new:
                     node._change_batch_size(new)
         return self
