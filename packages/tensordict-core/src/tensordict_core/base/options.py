@@ -134,7 +134,12 @@ class Setting(ContextDecorator):
         self._before.append(change)
 
     def clone(self) -> Self:
-        """Return another setting of the same value, which is not in effect yet."""
+        """Return another setting of the same value, which is not in effect yet.
+
+        >>> with set_list_to_stack(False).clone():
+        ...     list_to_stack()
+        False
+        """
         new = copy.copy(self)
         new._before = []
         return new

@@ -64,6 +64,8 @@ def consolidate(
         metadata: Accepted for compatibility; a file always holds the structure.
 
     Raises:
+        RuntimeError: ``filename`` is given with a device other than the CPU.
+        ValueError: ``return_early`` is given with ``use_buffer`` or ``non_blocking``.
         TypeError: An entry cannot be stored in one storage; the error names its key.
 
     >>> td = consolidate(TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}}), "one.bin")

@@ -416,6 +416,8 @@ class MemmapStubs(Node):
 
         Raises:
             ImportError: ``tensordict-memmap`` is not installed.
+            RuntimeError: ``filename`` is given with a device other than the CPU.
+            ValueError: ``return_early`` is given with ``use_buffer`` or ``non_blocking``.
             TypeError: An entry cannot be stored in one storage; the error names its key.
 
         >>> td = TensorDict({"a": torch.zeros(2), "b": {"c": torch.ones(3)}}).consolidate()
