@@ -234,7 +234,7 @@ def test_the_shape_of_a_nested_tensor_is_bounded_by_its_file(tmp_path, shape, la
     start = time.monotonic()
     with pytest.raises(ValueError, match="'n'"):
         TensorDict.load(tmp_path)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60  # s; a shape that is believed takes hours or all memory
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch says so once a process
