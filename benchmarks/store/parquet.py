@@ -37,7 +37,7 @@ def plain(path: Path) -> None:
 
 
 def dataset(path: Path, folder: Path, step: int) -> None:
-    """A dataset on disk, with one batch in memory at a time."""
+    """A dataset on disk, in bounded memory."""
     batches = iter_parquet(path, rows=step)
     first = next(batches)
     with MemmapDataset.create(folder, first[0]) as made:

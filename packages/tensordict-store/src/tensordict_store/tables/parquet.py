@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Unpack
 
 import torch
@@ -161,7 +162,7 @@ def iter_parquet(
     separator: str | None = None,
     device: torch.device | str | int | None = None,
 ) -> Iterator[TensorDict]:
-    """Read a Parquet file in batches, so that only one is in memory.
+    """Read a Parquet file in batches. A thread reads the next batch meanwhile, so that two are in memory.
 
     Args:
         path: The file.
@@ -180,8 +181,11 @@ def iter_parquet(
     pa = require("arrow", "iter_parquet")
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(rows, columns=_names(columns, separator)):
+    with pq.ParquetFile(path) as file, ThreadPoolExecutor(1, "tensordict-store") as reader:
+        batches = file.iter_batches(rows, columns=_names(columns, separator))
+        ahead = reader.submit(next, batches, None)
+        while (batch := ahead.result()) is not None:
+            ahead = reader.submit(next, batches, None)
             yield _from_table(pa.Table.from_batches([batch]), "iter_parquet", None, separator=separator, device=device)
 
 
