@@ -28,26 +28,28 @@ def read_rows(handle: Any, offset: int, selection: Selection, out: np.ndarray[An
     Raises:
         OSError: The file ends before the rows do.
     """
-    if handle.driver != "sec2" or not selection.whole_rows:
+    if not selection.whole_rows:
         return False
     number = handle.id.get_vfd_handle()
     buffer = out.reshape(-1).view(np.uint8).data
     row = out.nbytes // out.shape[0] if out.ndim else out.nbytes
     place = 0
     for start, stop in selection.runs:
-        size = (stop - start) * row
-        _read(number, buffer[place : place + size], offset + start * row, handle)
-        place += size
+        end = place + (stop - start) * row
+        run = buffer[place:end]
+        if (count := os.preadv(number, (run,), offset + start * row)) < end - place:
+            _read_rest(number, run, count, offset + start * row, handle)
+        place = end
     return True
 
 
-def _read(number: int, buffer: memoryview, offset: int, handle: Any) -> None:
-    done = 0
-    while done < len(buffer):
-        count = os.preadv(number, [buffer[done:]], offset + done)
+def _read_rest(number: int, run: memoryview, done: int, offset: int, handle: Any) -> None:
+    """Read what one call did not: the system reads at most 2 GiB at a time."""
+    while done < len(run):
+        count = os.preadv(number, (run[done:],), offset + done)
         if not count:
             raise OSError(
-                f"the HDF5 file {handle.filename!r} ends {len(buffer) - done} bytes before the rows do, so it was "
+                f"the HDF5 file {handle.filename!r} ends {len(run) - done} bytes before the rows do, so it was "
                 "truncated after it was opened; restore it from a copy"
             )
         done += count

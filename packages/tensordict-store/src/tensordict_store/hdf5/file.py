@@ -26,7 +26,7 @@ class File:
         locking: The option ``locking`` of h5py.
     """
 
-    __slots__ = ("__weakref__", "handle", "locking", "mode", "path", "pid", "read_only")
+    __slots__ = ("__weakref__", "direct", "handle", "locking", "mode", "path", "pid", "read_only")
 
     def __init__(self, handle: Any, path: str, mode: str, locking: Any) -> None:
         self.handle = handle
@@ -37,6 +37,8 @@ class File:
         # HDF5 opens one file once in a process: a second handle for reading shares it with one for writing
         h5py = require("h5", "PersistentTensorDict")
         self.read_only = not handle.id.get_intent() & h5py.h5f.ACC_RDWR
+        self.direct = self.read_only and handle.driver == "sec2"
+        """Whether the operating system may read the data of the file past HDF5."""
         if not self.read_only:
             _open.add(self)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ class H5Array(Array):
         self.dtype = None if marked else torch_dtype(stored)
         if self.dtype is not None and stored.kind == "u" and _DTYPE in attributes:
             self.dtype = dtype_named(text_of(dataset.attrs[_DTYPE]))
-        if self.dtype is not None and file.read_only and stored.isnative and dataset.chunks is None:
+        if self.dtype is not None and file.direct and stored.isnative and dataset.chunks is None:
             self._offset = dataset.id.get_offset()
 
     @classmethod
@@ -63,11 +64,11 @@ class H5Array(Array):
     @property
     def gap(self) -> int:
         """Rows between two runs that are read with them: less than a chunk, or a page of a contiguous dataset."""
-        row = max(int(np.prod(self.shape[1:], dtype=np.int64)) * self._kind.itemsize, 1)
-        chunks = self.dataset.chunks
+        row = max(math.prod(self.shape[1:]) * self._kind.itemsize, 1)
+        chunks = None if self._offset is not None else self.dataset.chunks
         if chunks is None:
-            # (a positioned read of the system costs about as much as a copy of half a KiB)
-            return int(512 // row) if self._offset is not None else max(4096 // row, 1)
+            # (a page costs about as much as one more read, which takes a whole one from disk in any case)
+            return int(max(4096 // row, 1))
         rows = int(chunks[0])
         # chunks that the cache of HDF5 holds are decoded once, however many runs they are read in
         return rows if rows * row > 1 << 20 else min(rows, max(65536 // row, 1))
