@@ -397,7 +397,7 @@ class Node:
     def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
         """Append the path (a tuple) of each leaf to ``out``, in the order of ``_collect``."""
         for key, value in self._items():
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf is not None and is_leaf(type(value))):
                 out.append((*prefix, key))
             else:
                 value._collect_keys(out, (*prefix, key), is_leaf)
@@ -406,7 +406,7 @@ class Node:
         """Append the batch size of the node that holds it for each leaf, in the order of ``_collect``."""
         size = self._meta.batch_size
         for _, value in self._items():
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf is not None and is_leaf(type(value))):
                 out.append(size)
             else:
                 value._collect_sizes(out, is_leaf)
@@ -423,7 +423,7 @@ class Node:
             found = get(key)
             if found is None and missing is KEEP and _holds_leaves(value, is_leaf):
                 raise errors.unmatched_key((*prefix, key) if prefix else key, other)
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf is not None and is_leaf(type(value))):
                 out.append(missing if found is None else found)
             else:
                 value._collect_aligned(found, out, missing, is_leaf, (*prefix, key))
@@ -485,7 +485,7 @@ def _is_abstract(member: Any) -> bool:
 
 def _holds_leaves(value: Any, is_leaf: IsLeaf | None) -> bool:
     """Return whether an entry has leaves and so needs an operand; non-tensor data and empty nodes have none."""
-    if not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+    if not isinstance(value, Node) or (is_leaf is not None and is_leaf(type(value))):
         return True
     return bool(value._leaves(is_leaf))
 

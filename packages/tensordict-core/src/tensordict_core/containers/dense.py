@@ -290,7 +290,7 @@ class TensorDict(TensorDictBase):
         ready = Tensor if meta.device is None and len(size) < 2 else None
         first = size[0] if size else None
         for key, value in self._entries.items():
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf and is_leaf(type(value))):
+            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf is not None and is_leaf(type(value))):
                 new = next(leaves)
             else:
                 new = value._rebuild(leaves, how)

@@ -23,6 +23,7 @@ from tensordict_core.ops.factories.operands import (
     batch_operand,
     broadcast_how,
     by_parts,
+    complete,
     grown,
     holds_ragged,
     match,
@@ -145,8 +146,10 @@ class Pointwise(Node):
                 f"For integral input tensors, argument alpha must not be a floating point number, got {alpha}; cast "
                 "them first"
             )
-        scaled_self = self if alpha is None else self.mul(alpha)
-        return scaled_self.neg().add(other, default=default)
+        td = self
+        if default is not None and isinstance(other, Node):
+            td, other = complete(self, other, default)
+        return (td if alpha is None else td.mul(alpha)).neg().add(other, default=default)
 
     def clamp(self, min: Any = None, max: Any = None, *, out: Self | None = None) -> Self:
         """Return every leaf with its values limited to the range from ``min`` to ``max``.

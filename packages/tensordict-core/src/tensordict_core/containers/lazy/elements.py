@@ -9,9 +9,9 @@ import torch
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, names_or_none
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 
-__all__ = ["check_element", "meta_of"]
+__all__ = ["broadcast_part", "check_element", "meta_of"]
 
 
 def check_element(td: Any, where: str = "") -> None:
@@ -59,3 +59,17 @@ def meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = False
         inner = names or (None,) * len(size)
         names = names_or_none((*inner[:dim], name, *inner[dim:]))
     return Meta(torch.Size((*size[:dim], len(tds), *size[dim:])), device, names)
+
+
+def broadcast_part(leaf: Any, operand: Any, dim: int, i: int, n: int) -> Any:
+    """Return what of an operand is broadcast with a leaf of element ``i`` of a lazy stack of ``n`` elements.
+
+    The operand has no batch dimension for the stack dim, and is broadcast with the leaves of the stack as torch does,
+    from their last dimension.
+    """
+    if not is_leaf_tensor(operand):
+        return operand
+    at = dim - (leaf.ndim + 1 - operand.ndim)
+    if at < 0:
+        return operand
+    return operand.expand(*operand.shape[:at], n, *operand.shape[at + 1 :]).select(at, i)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
@@ -253,7 +254,11 @@ class LazyIndexing:
             elements = [self] * len(indices)
             pieces = _pieces(value, size, place, len(shape), len(indices))
         else:
-            elements = [self.tensordicts[number] for number in part.reshape(-1).tolist()]
+            numbers, count = part.reshape(-1).tolist(), len(self.tensordicts)
+            for number in numbers:
+                if not -count <= number < count:
+                    raise errors.out_of_bounds(number, self.stack_dim, count)
+            elements = [self.tensordicts[number] for number in numbers]
             indices = [split.rest] * len(elements)
             pieces = _pieces(value, size, place, part.ndim, len(elements))
         return [

@@ -5,6 +5,7 @@ They are read as a list, as a nested tensor, or padded to the longest; non-tenso
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -86,12 +87,8 @@ class LazyRagged:
         return stacked_lists(columns, self._stack_dim)
 
     def _parts_of_node(self: Any, value: Any) -> Any:
-        """Return the parts of a node for each element; those of non-tensor data fit elements of several batch sizes."""
-        dim = self._stack_dim
-        if -1 not in value._meta.batch_size or not is_non_tensor(value):
-            return value._unbind(dim)
-        sizes = [td._meta.batch_size for td in self.tensordicts]
-        return value._unbind_ragged(dim, sizes)
+        """Return the parts of a node for each element, which fit elements of several batch sizes."""
+        return _unbound(value, self._stack_dim, [td._meta.batch_size for td in self.tensordicts])
 
     def get_nestedtensor(self: Any, key: NestedKey, default: Any = None, *, layout: torch.layout | None = None) -> Any:
         """Return an entry as a nested tensor, whose components are the tensors of the elements.
@@ -205,3 +202,20 @@ class LazyRagged:
             else:
                 entries[key] = self._get(key).densify(layout=layout)
         return self._new(entries, self._meta)
+
+
+def _unbound(value: Any, dim: int, sizes: Sequence[torch.Size]) -> Any:
+    """Return the parts of a node along a dimension, for elements of these batch sizes.
+
+    A node of a batch size with ``-1`` has no tensors, only values and such nodes.
+    """
+    if -1 not in value._meta.batch_size or value._holds_slices:
+        return value._unbind(dim)
+    if is_non_tensor(value):
+        return value._unbind_ragged(dim, sizes)
+    further = value._meta.batch_size[len(sizes[0]) + 1 :]
+    parts = [value._new({}, value._meta.resized(torch.Size((*size, *further)))) for size in sizes]
+    for key, entry in value._items():
+        for part, below in zip(parts, _unbound(entry, dim, [part._meta.batch_size for part in parts]), strict=True):
+            part._set(key, below)
+    return parts

@@ -21,7 +21,7 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Unsqueeze
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.lazy.columns import combined
-from tensordict_core.containers.lazy.elements import check_element, meta_of
+from tensordict_core.containers.lazy.elements import broadcast_part, check_element, meta_of
 from tensordict_core.containers.lazy.elementwise import LazyElementwise
 from tensordict_core.containers.lazy.from_dicts import LazyBuilding
 from tensordict_core.containers.lazy.indexing import LazyIndexing
@@ -382,6 +382,13 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             others: Sequence[Any] = [None] * len(tds)
         elif isinstance(other, LazyStackedTensorDict) and other._stack_dim == self._stack_dim:
             others = other.tensordicts
+        elif len(other._meta.batch_size) <= self._stack_dim:
+            for i, td in enumerate(tds):
+                found: list[Any] = []
+                td._collect_aligned(other, found, missing, is_leaf, prefix)
+                leaves = td._leaves(is_leaf)
+                out += [broadcast_part(*pair, self._stack_dim, i, len(tds)) for pair in zip(leaves, found, strict=True)]
+            return
         else:
             others = other._unbind(self._stack_dim)
         if len(others) != len(tds):

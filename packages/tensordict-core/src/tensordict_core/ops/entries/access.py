@@ -361,11 +361,11 @@ class Access(Node):
     def _nested_for(self, name: str, key: tuple[str, ...], depth: int, made: list[tuple[Any, str]]) -> Any:
         """Return the nested node under a name, made if it is missing; ``made`` collects the nodes to remove again.
 
-        Elements of a lazy stack that have it keep theirs.
+        Elements of a lazy stack that have it keep theirs, and those of several batch sizes get one of their own size.
         """
         if self._holds_slices:
             elements = self._inmost().tensordicts
-            if any(td._peek(name) is not None for td in elements):
+            if -1 in self._meta.batch_size or any(td._peek(name) is not None for td in elements):
                 for td in elements:
                     td._nested_for(name, key, depth, made)
                 return self._get(name)
@@ -433,12 +433,7 @@ class Access(Node):
         >>> TensorDict({}).set_non_tensor("n", 1)["n"]
         1
         """
-        path = unravel_key_to_tuple(key)
-        if len(path) > 1 and self.get(path[:-1], None) is None:
-            self.set(path[:-1], {})
-        parent, _ = self._find_parent(path)
-        meta = parent._meta
-        return self.set(path, containers.non_tensor(value, batch_size=meta.batch_size, device=meta.device))
+        return self.set(key, containers.non_tensor(value))
 
     def create_nested(self, key: NestedKey | Sequence[NestedKey]) -> Self:
         """Create an empty nested tensordict of this batch size under each key.

@@ -146,11 +146,10 @@ class Rearrangement(Shape):
         if not size and normal_dim(dim, torch.Size([1])) == 0:  # one row, as without a dim
             return self._in_place(self.unsqueeze(0).repeat_interleave(repeats, 0, output_size=output_size), inplace)
         at = normal_dim(dim, size)
-        total = (
-            size[at] * repeats
-            if isinstance(repeats, int)
-            else int(repeats.sum()) * (size[at] if repeats.numel() == 1 else 1)
-        )
+        if isinstance(repeats, int):
+            total = size[at] * repeats
+        else:  # torch checks the repetitions, also where there is no leaf that it could refuse
+            total = len(repeats.new_empty(size[at]).repeat_interleave(repeats, 0))
         new = (*size[:at], total, *size[at + 1 :])
         device = None if isinstance(repeats, int) else repeats.device
         return self._in_place(

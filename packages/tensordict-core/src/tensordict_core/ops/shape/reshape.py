@@ -308,7 +308,11 @@ class Shape(Node):
         """
         if isinstance(shape, Tensor) and shape.ndim != 1:
             raise TypeError(f"broadcast_to takes a shape as a sequence of integers, got {shape!r}; pass shape.tolist()")
-        return self._expand_batch(tuple(shape), one_value=True)
+        size = tuple(shape)
+        for item in size:
+            if not hasattr(item, "__index__"):
+                raise TypeError(f"broadcast_to takes a sequence of integers, got {item!r} ({type(item).__name__})")
+        return self._expand_batch(size, one_value=True)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
         """Return the batch dimensions from ``start_dim`` to ``end_dim`` (included) as one.

@@ -1,0 +1,154 @@
+"""Nested keys of lazy stacks whose elements differ in keys, in batch size or in the shapes of entries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
+
+
+def partial() -> LazyStackedTensorDict:
+    return lazy_stack([TensorDict({}), TensorDict({"n": {"a": torch.ones(2)}})])
+
+
+def of_two_sizes() -> LazyStackedTensorDict:
+    return lazy_stack([TensorDict({}, [2]), TensorDict({}, [3])])
+
+
+@pytest.mark.parametrize("key", [("n", "v"), ("n", "m", "v")])
+def test_set_non_tensor_keeps_the_entries_beside_the_new_one(key):
+    for td, prefix in ((partial(), ()), (TensorDict({"s": partial()}, [2]), ("s",))):
+        td.set_non_tensor((*prefix, *key), 1)
+        assert td[1][(*prefix, "n", "a")].tolist() == [1.0, 1.0]
+        assert td[(*prefix, *key)] == [1, 1]
+
+
+def test_set_non_tensor_makes_nothing_that_a_refused_key_leaves_behind():
+    td = TensorDict({"a": torch.zeros(2)}, [2])
+    for key in (("a", "b"), ()):
+        with pytest.raises(KeyError):
+            td.set_non_tensor(key, 1)
+    with pytest.raises(RuntimeError, match="locked"):
+        td.lock_().set_non_tensor(("n", "v"), 1)
+    assert list(td.keys(True)) == ["a"]
+
+
+WRITES = [
+    lambda td: td.set(("n", "v"), "x"),
+    lambda td: td.set("n", {"v": "x"}),
+    lambda td: td.set_non_tensor(("n", "v"), "x"),
+    lambda td: td.update({"n": {"v": "x"}}),
+    lambda td: td.create_nested("n").set(("n", "v"), "x"),
+    lambda td: td.setdefault(("n", "v"), "x"),
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_nested_value_of_elements_of_several_batch_sizes_is_read_back(write):
+    td = of_two_sizes()
+    write(td)
+    assert td["n", "v"] == [["x", "x"], ["x", "x", "x"]]
+    assert [part["n"].batch_size for part in td.tensordicts] == [(2,), (3,)]
+
+
+def test_nested_lists_are_spread_over_elements_of_several_batch_sizes():
+    values = [["a", "b"], ["c", "d", "e"]]
+    td = of_two_sizes().set("n", {"w": {"v": values}})
+    assert td["n", "w", "v"] == values
+
+
+@pytest.mark.parametrize("operand", [(), (2,), (1, 2), (3, 1, 2), (1, 1, 1), (3, 1, 1)])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_an_operand_without_batch_dimensions_is_broadcast_with_a_lazy_stack_as_with_a_dense_one(operand, dim):
+    elements = [TensorDict({"n": {"a": torch.full((3, 2), float(i))}}, [3]) for i in range(3)]
+    stack, other = lazy_stack(elements, dim), TensorDict({"n": {"a": torch.rand(operand)}})
+    expected = stack.to_tensordict()["n", "a"] - other["n", "a"]
+    assert (stack - other)["n", "a"].equal(expected)
+    assert stack.clone().sub_(other)["n", "a"].equal(expected)
+
+
+def test_an_operand_without_batch_dimensions_is_added_to_ragged_entries():
+    ragged = lazy_stack([TensorDict({"n": {"a": torch.zeros(2, i + 1)}}, [2]) for i in range(3)])
+    for stack in (ragged, TensorDict({"s": ragged}, [3])["s"]):
+        total = stack + TensorDict({"n": {"a": torch.ones(2, 1)}})
+        assert [part["n", "a"].shape for part in total.tensordicts] == [(2, 1), (2, 2), (2, 3)]
+        assert all(bool((part["n", "a"] == 1).all()) for part in total.tensordicts)
+
+
+def test_an_operand_that_does_not_fit_the_stack_dim_is_refused():
+    stack = lazy_stack([TensorDict({"a": torch.zeros(2)}) for _ in range(3)])
+    with pytest.raises(RuntimeError, match="expanded size"):
+        stack + TensorDict({"a": torch.zeros(2, 2)})
+
+
+@pytest.mark.parametrize("shape", ["a", ("a",), (3.5,), [None]])
+def test_broadcast_to_takes_integers_only(shape):
+    td = TensorDict({"a": torch.zeros(3)}, [3])
+    with pytest.raises(TypeError, match="broadcast_to takes a sequence of integers"):
+        td.broadcast_to(shape)
+    assert td.broadcast_to((torch.tensor(2), 3)).batch_size == (2, 3)
+
+
+def test_unflattening_keys_of_a_locked_tensordict():
+    td = TensorDict({"a.b": torch.zeros(2), "c": torch.ones(2)}, [2], lock=True)
+    result = td.unflatten_keys(".")
+    assert set(result.keys(True, True)) == {("a", "b"), "c"} and not result.is_locked
+    with pytest.raises(RuntimeError, match="locked"):
+        td.unflatten_keys(".", inplace=True)
+    assert list(td.keys()) == ["a.b", "c"]
+    plain = td.exclude("a.b").lock_()
+    assert plain.unflatten_keys(".", inplace=True) is plain and plain.is_locked  # no key has the separator
+
+
+def test_rows_of_lists_are_made_of_nested_tensordicts_of_more_batch_dimensions():
+    td = TensorDict({"a": torch.tensor([1, 2]), "n": TensorDict({"s": torch.tensor([[3, 4], [5, 6]])}, [2, 2])}, [2])
+    rows = td.tolist(tolist_first=True)
+    assert [row["a"].item() for row in rows] == [1, 2]
+    assert [[inner["s"].item() for inner in row["n"]] for row in rows] == [[3, 4], [5, 6]]
+
+
+def test_rows_keep_values_that_are_none():
+    td = TensorDict({"n": {"v": None}, "a": torch.zeros(2)}, [2])
+    assert [row["n"] for row in td.tolist()] == [{"v": None}] * 2
+
+
+@pytest.mark.parametrize("value", [torch.tensor(True), torch.tensor(False), torch.ones(2), 0, ""])
+def test_an_is_leaf_that_is_not_callable_is_a_type_error(value):
+    td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(2)}}, [2])
+    calls = (
+        lambda: list(td.keys(True, is_leaf=value)),
+        lambda: list(td.items(True, True, is_leaf=value)),
+        lambda: list(td.values(True, is_leaf=value)),
+        lambda: td.apply(torch.neg, is_leaf=value),
+        lambda: td.named_apply(lambda name, leaf: leaf, is_leaf=value),
+        lambda: td.flatten_keys(".", is_leaf=value),
+    )
+    for call in calls:
+        with pytest.raises(TypeError, match="is not callable"):
+            call()
+
+
+@pytest.mark.parametrize("alpha", [None, 2])
+def test_rsub_with_a_default_subtracts_the_leaf_that_this_side_lacks(alpha):
+    td, other = TensorDict({"a": 1.0}), TensorDict({"k": 2.0})
+    for stack in (lambda part: part, lambda part: lazy_stack([part, part])):
+        result = stack(td).rsub(stack(other), alpha=alpha, default=10.0)
+        factor = alpha or 1
+        assert result["a"].unique().tolist() == [10.0 - factor * 1.0]
+        assert result["k"].unique().tolist() == [2.0 - factor * 10.0]
+
+
+@pytest.mark.parametrize("repeats", [torch.tensor([5, 5]), torch.tensor([[1, 1], [2, 2]]), torch.tensor([-1])])
+def test_repetitions_are_checked_where_there_is_no_leaf(repeats):
+    for td in (TensorDict({}, [3]), lazy_stack([TensorDict({}) for _ in range(3)])):
+        with pytest.raises(RuntimeError, match="repeat"):
+            td.repeat_interleave(repeats, 0)
+        assert td.repeat_interleave(torch.tensor([1, 0, 2]), 0).batch_size == (3,)
+        assert td.repeat_interleave(torch.tensor([2]), 0).batch_size == (6,)
+
+
+def test_an_index_beyond_a_lazy_stack_is_named_where_values_are_written():
+    stack = lazy_stack([TensorDict({"c": torch.zeros(4)}, [4])])
+    with pytest.raises(IndexError, match="index 1 is out of bounds for dimension 0 with size 1"):
+        stack[None, range(2)] = torch.ones(1, 2, 4)
