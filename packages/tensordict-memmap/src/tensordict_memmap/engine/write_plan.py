@@ -170,25 +170,12 @@ def write_files(
     queues: list[tuple[int, Sequence[executor.Job]]] = []
     short: list[_Short] = []
     for write, parts in planned:
-        first = parts[0] if len(parts) == 1 and write.fresh and not write.shared else None
-        if (
-            isinstance(first, Contiguous)
-            and first.nbytes < SMALL_FILE
-            and write.size in (None, first.nbytes)
-            and not first.offset
-        ):
-            short.append((write, first))
-            continue
-        if not parts and write.fresh and not (write.extents or write.shared):
-            short.append((write, None))
-            continue
-        end = max((part.offset + part.nbytes for part in parts), default=0)
-        file = _Open(write, end if write.size is None else write.size, durable)
-        opened.append(file)
-        cut: list[_Cut] = list(cut_into_jobs(parts, kernels, {extent.offset: extent for extent in write.extents}))
-        file.jobs = len(cut) or 1
-        jobs = [functools.partial(_run_job, file, *job, progress) for job in cut or [(write.key, None, 0)]]
-        queues.append((file.size, jobs))
+        if (one := _as_short(write, parts)) is not None:
+            short.append(one)
+        else:
+            file, jobs = _file_jobs(write, parts, kernels, durable, progress)
+            opened.append(file)
+            queues.append((file.size, jobs))
     queues.sort(key=lambda queue: -queue[0])
     queues += [
         (0, [functools.partial(_write_short, short[start : start + _BATCH], durable, progress)])
@@ -201,12 +188,7 @@ def write_files(
     finally:
         for file in opened:  # no job runs any more, whatever was raised
             file.close()
-    unread = [
-        [functools.partial(_read_back, write, extent, *block) for extent in write.extents for block in extent.missing()]
-        for write in files
-        if write.extents
-    ]
-    if unread:
+    if unread := _unread_blocks(files):
         executor.run(unread, threads=threads, cancelled=cancelled)
 
 
@@ -216,6 +198,41 @@ _Cut = tuple[object, Write | None, int]
 _Short = tuple[FileWrite, Contiguous | None]
 _BATCH = 32
 """The number of small files that one job writes, so that its overhead is small compared with creating the files."""
+
+
+def _as_short(write: FileWrite, parts: Sequence[Part]) -> _Short | None:
+    """Return a new file that is one small tensor or a hole, of which one job writes many; None of other files."""
+    if not write.fresh or write.shared or len(parts) > 1:
+        return None
+    if not parts:
+        return None if write.extents else (write, None)
+    part = parts[0]
+    is_whole = write.size in (None, part.nbytes) and not part.offset
+    return (write, part) if isinstance(part, Contiguous) and part.nbytes < SMALL_FILE and is_whole else None
+
+
+def _file_jobs(
+    write: FileWrite,
+    parts: Sequence[Part],
+    kernels: ModuleType | None,
+    durable: bool,
+    progress: Callable[[int], None] | None,
+) -> tuple[_Open, Sequence[executor.Job]]:
+    """Return an output file, which its first job opens, and the jobs that write it."""
+    end = max((part.offset + part.nbytes for part in parts), default=0)
+    file = _Open(write, end if write.size is None else write.size, durable)
+    cut: list[_Cut] = list(cut_into_jobs(parts, kernels, {extent.offset: extent for extent in write.extents}))
+    file.jobs = len(cut) or 1
+    return file, [functools.partial(_run_job, file, *job, progress) for job in cut or [(write.key, None, 0)]]
+
+
+def _unread_blocks(files: Iterable[FileWrite]) -> list[list[executor.Job]]:
+    """Return jobs that hash the blocks that no job could hash while it wrote them, one queue for each file."""
+    return [
+        [functools.partial(_read_back, write, extent, *block) for extent in write.extents for block in extent.missing()]
+        for write in files
+        if write.extents
+    ]
 
 
 def _write_short(files: Sequence[_Short], durable: bool, progress: Callable[[int], None] | None) -> None:
