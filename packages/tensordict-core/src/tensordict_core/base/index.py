@@ -46,6 +46,18 @@ def _advanced(part: Any) -> Any:
     return part
 
 
+def _advanced_size(parts: Sequence[Any]) -> torch.Size:
+    """Return the size that the tensors of an index select together; a bool adds a dimension, of size 1 or 0."""
+    sizes = [torch.Size((part,)) if isinstance(part, bool) else part.shape for part in parts]
+    if len(sizes) == 1:
+        return torch.Size(sizes[0])
+    try:
+        size: torch.Size = torch.broadcast_shapes(*sizes)
+    except RuntimeError:
+        raise errors.indices_differ(sizes) from None
+    return size
+
+
 def _length(part: slice, n: int) -> int:
     """Return how many of ``n`` positions a slice selects; -1 if ``n`` is -1, which means that it varies."""
     return -1 if n == -1 else len(range(n)[part])  # torch 2.12 does not trace slice.indices
@@ -248,19 +260,8 @@ class Index:
         """Return the batch size of the result, and for each of its dimensions the source dimension of its name."""
         size: list[int] = []
         sources: list[int | None] = []
-        # a bool adds a dimension of size 1 (True) or 0 (False)
-        advanced = [
-            torch.Size((part,)) if isinstance(part, bool) else part.shape
-            for part in parts
-            if isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim)
-        ]
-        if len(advanced) > 1:
-            try:
-                advanced_size = torch.broadcast_shapes(*advanced)
-            except RuntimeError:
-                raise errors.indices_differ(advanced) from None
-        else:
-            advanced_size = advanced[0] if advanced else torch.Size(())
+        advanced = [part for part in parts if isinstance(part, bool) or (isinstance(part, Tensor) and part.ndim)]
+        advanced_size = _advanced_size(advanced) if advanced else torch.Size(())
         place: int | None = None
         named: int | None = None
         gap, apart = False, False

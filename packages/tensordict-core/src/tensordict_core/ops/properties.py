@@ -195,19 +195,7 @@ class Properties(Node):
         for node in self._nodes():
             if not node._is_opaque:
                 node.auto_batch_size_(batch_dims)
-        shapes = [
-            value.shape if isinstance(value, Node) else shape_of(value)
-            for value in (self._get(key) for key in self._keys())
-            if is_leaf_tensor(value) or (_has_size(value) if value._is_opaque else not value.is_empty())
-        ]
-        if not shapes:
-            shapes = [node._meta.batch_size for node in self._nodes() if not node._is_opaque] or [self._meta.batch_size]
-        size: list[int] = []
-        for sizes in zip(*shapes, strict=False):
-            if len(set(sizes)) > 1 or sizes[0] == -1 or (batch_dims is not None and len(size) == batch_dims):
-                break
-            size.append(sizes[0])
-        new = torch.Size(size)
+        new = _common_size(self)[:batch_dims]
         if new != self._meta.batch_size:
             self._set_meta(self._meta.fitted(new))
             for node in self._nodes():
@@ -398,6 +386,23 @@ def _bytes(leaf: Tensor) -> int:
         parts = [part for part in (jagged.values(), jagged.offsets(), jagged.lengths()) if part is not None]
     grad = leaf.grad if leaf.is_leaf else None
     return sum(part.nbytes for part in parts) + (0 if grad is None else _bytes(grad))
+
+
+def _common_size(node: Any) -> torch.Size:
+    """Return the leading sizes that all entries of a node share; empty nodes count if there is nothing else."""
+    shapes = [
+        value.shape if isinstance(value, Node) else shape_of(value)
+        for value in (node._get(key) for key in node._keys())
+        if is_leaf_tensor(value) or (_has_size(value) if value._is_opaque else not value.is_empty())
+    ]
+    if not shapes:
+        shapes = [one._meta.batch_size for one in node._nodes() if not one._is_opaque] or [node._meta.batch_size]
+    size: list[int] = []
+    for sizes in zip(*shapes, strict=False):
+        if len(set(sizes)) > 1 or sizes[0] == -1:
+            break
+        size.append(sizes[0])
+    return torch.Size(size)
 
 
 def _has_size(value: Any) -> bool:

@@ -158,12 +158,9 @@ def save_checkpoint(
     """
     start = time.monotonic()
     objects = _named(model, optimizer, scheduler, objects)
-    if format not in _ENDINGS:
-        raise ValueError(f"unknown format {format!r}; the formats of checkpoints are 'tree', 'safetensors', 'archive'")
+    _check_format(format, base, shard_size)
     step = None if step is None else operator.index(step)
     target = os.fspath(path) if keep is None else _place(path, keep, step, format, base, shard_size)
-    if base is not None and (format not in (None, SAFETENSORS) or shard_size is not None):
-        raise ValueError("base= makes one safetensors file; leave out format= and shard_size=")
     _pending.end(pending)
     data, sharded = _packed(objects, step, rng, extra, target, timeout=timeout, pending=pending)
 
@@ -291,6 +288,13 @@ def _named(model: Any, optimizer: Any, scheduler: Any, objects: dict[str, Any]) 
             raise ValueError(f"{name}= is not the name of an object of a checkpoint; choose another name")
     named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, **objects}
     return {name: one for name, one in named.items() if one is not None}
+
+
+def _check_format(format: str | None, base: Any, shard_size: int | None) -> None:
+    if format not in _ENDINGS:
+        raise ValueError(f"unknown format {format!r}; the formats of checkpoints are 'tree', 'safetensors', 'archive'")
+    if base is not None and (format not in (None, SAFETENSORS) or shard_size is not None):
+        raise ValueError("base= makes one safetensors file; leave out format= and shard_size=")
 
 
 def _place(

@@ -241,7 +241,7 @@ def _match_batch(
     node: Node, rows: Any, number: tuple[int, ...], out: dict[str, Any], ragged: Mapping[str, RaggedState]
 ) -> None:
     here = f"key {show(node.key)}" if node.key else "the rows"
-    apart: dict[str, Any] = {}
+    apart: dict[str, Any] = {}  # the ragged columns of a lazy stack
     if isinstance(rows, LazyStackedTensorDict):
         if ragged and number and isinstance(node, Dense):  # rows of several lengths, which cannot be stacked
             apart = _ragged_parts(node, rows)
@@ -259,8 +259,18 @@ def _match_batch(
     assert isinstance(node, Dense)
     if not isinstance(rows, TensorCollection) or is_non_tensor(rows) or form is not None:
         raise ValueError(f"{here}: {type(rows).__name__} where the saved rows have a tensordict; convert it")
-    given = dict(rows._items()) | apart
+    _match_entries(node, dict(rows._items()) | apart, number, out, ragged)
+
+
+def _match_entries(
+    node: Dense,
+    given: Mapping[str, Any],
+    number: tuple[int, ...],
+    out: dict[str, Any],
+    ragged: Mapping[str, RaggedState],
+) -> None:
     if given.keys() != node.entries.keys():
+        here = f"key {show(node.key)}" if node.key else "the rows"
         raise ValueError(
             f"{here} have the keys {sorted(map(str, given))} where the saved rows have {sorted(node.entries)}; add or "
             "remove keys"

@@ -76,19 +76,12 @@ class Writer:
                     f"{self.root} holds a save that was interrupted while it overwrote files in place; save again"
                 )
             self.node = parse(folder)
-            content = check_growable(self.node, "the saved tensordict")
-            rows = content.batch_size[0]
-            self.batch_size = content.batch_size
-            self.columns = [
-                Column(self.root, leaf if leaf.layout == "strided" else shapes_leaf(leaf)) for leaf in leaves(self.node)
-            ]
+            self.batch_size = check_growable(self.node, "the saved tensordict").batch_size
+            rows = self.batch_size[0]
             if part is None:
                 ownership.remove_replacements(self.root)
-            for column in self.columns:
-                column.open(rows)
-            for value in nodes(self.node):
-                if isinstance(value, Value) and value.pickle is not None:
-                    value.value = load_memmap(self.root, subpath=value.key, allow_pickle=allow_pickle).data
+            self._open_columns(rows)
+            self._read_values(allow_pickle)
             self._describe(manifest)
             old = manifest.rows_committed if manifest is not None else None
             kept = folder.rows is not None and old is not None
@@ -107,6 +100,18 @@ class Writer:
         self.written = self.counted
         self.room = min((column.size // column.row_bytes for column in self.columns if column.row_bytes), default=0)
         self.lasting = max(self.room, self.committed.shown)
+
+    def _open_columns(self, rows: int) -> None:
+        for leaf in leaves(self.node):
+            self.columns.append(Column(self.root, leaf if leaf.layout == "strided" else shapes_leaf(leaf)))
+        for column in self.columns:
+            column.open(rows)
+
+    def _read_values(self, allow_pickle: bool | None) -> None:
+        """Read the values that were saved by pickle, with which the values of later rows are compared."""
+        for value in nodes(self.node):
+            if isinstance(value, Value) and value.pickle is not None:
+                value.value = load_memmap(self.root, subpath=value.key, allow_pickle=allow_pickle).data
 
     def _open_ragged(self, part: tuple[int, int] | None) -> bool:
         """Open the ragged columns; return whether the manifest knew all of them."""

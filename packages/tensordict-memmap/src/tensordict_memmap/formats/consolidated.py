@@ -26,6 +26,7 @@ from tensordict_memmap.schema.node import (
     Parts,
     Path,
     Value,
+    are_names,
     find_class,
     outer_size,
     subject,
@@ -135,12 +136,8 @@ class _Parser:
         inner = {name: self.node(one, (*key, name)) for name, one in record.items() if name not in FIELDS}
         if cls in ("LazyStackedTensorDict", "NonTensorStack"):
             return self.stack(cls, about, {**inner, **values}, key)
-        size, names = self.size(about.get("batch_size"), key), about.get("names")
-        if names is not None and not (
-            isinstance(names, list) and len(names) == len(size) and all(isinstance(name, str | None) for name in names)
-        ):
-            raise self.damaged(key, f"the dimension names {names!r:.100}")
-        node = Dense(key, "", size, None if names is None or all(name is None for name in names) else tuple(names))
+        size = self.size(about.get("batch_size"), key)
+        node = Dense(key, "", size, self.names(about.get("names"), size, key))
         node.entries = {**self.leaves(record["leaves"], key), **values, **inner}
         for entry in node.entries.values() if size else ():
             own = outer_size(entry, len(size))
@@ -159,6 +156,13 @@ class _Parser:
         if not isinstance(found, list) or any(type(n) is not int or not 0 <= n < 1 << 63 for n in found):
             raise self.damaged(key, f"the batch size {found!r:.100}")
         return tuple(found)
+
+    def names(self, found: Any, size: tuple[int, ...], key: Path) -> tuple[str | None, ...] | None:
+        if found is None:
+            return None
+        if not are_names(found, size):
+            raise self.damaged(key, f"the dimension names {found!r:.100}")
+        return None if all(name is None for name in found) else tuple(found)
 
     def stack(self, cls: str, about: dict[str, Any], found: dict[str, Node], key: Path) -> Parts:
         dim, name = about.get("stack_dim"), about.get("stack_dim_name")

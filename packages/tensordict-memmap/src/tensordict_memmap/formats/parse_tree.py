@@ -158,11 +158,16 @@ def _parse_dense(folder: Folder, record: dict[str, Any], place: str, key: Path, 
             node.entries = {name: entries[name] for name in order}
     _check_sizes(node, place)
     if only and only[0] not in entries:
-        tables = [table for table in (record, escaped) if isinstance(table, dict)]
-        known = [name for table in tables for name, about in table.items() if type(about) is dict and _is_entry(about)]
-        where = f"under {show(key)}" if key else "there"
-        raise KeyError(f"no entry {only[0]!r} was saved {where}; the nearest are {nearest(only[0], known)}")
+        raise _missing(only[0], key, record, escaped)
     return node
+
+
+def _missing(name: str, key: Path, *tables: Any) -> KeyError:
+    """Report that a node has no entry of a name; its entries are described by one or two tables."""
+    described = [pair for table in tables if isinstance(table, dict) for pair in table.items()]
+    known = [other for other, about in described if type(about) is dict and _is_entry(about)]
+    where = f"under {show(key)}" if key else "there"
+    return KeyError(f"no entry {name!r} was saved {where}; the nearest are {nearest(name, known)}")
 
 
 def _check_sizes(node: Dense, place: str) -> None:

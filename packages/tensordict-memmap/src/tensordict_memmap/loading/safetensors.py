@@ -121,16 +121,7 @@ def assembled(
         request: The options.
         read: Reads the bytes of tensors of remote files.
     """
-    tensors: dict[str, torch.Tensor] = {}
-    metadata: dict[str, str] = {}
-    for found, texts, _ in opened:
-        tensors = tensors | found if tensors else found
-        metadata |= texts
-    if DELTA in metadata:
-        raise ValueError(
-            f"{where} is a delta, which loads together with its base, from a local path and by load_memmap; flatten it "
-            "with convert(delta, target) and load that"
-        )
+    tensors, metadata = _united(opened, where)
     if part is None and request.choice is not None:
         part = chosen_part(tensors, metadata, request.choice, where)
     if part is not None:
@@ -154,6 +145,21 @@ def assembled(
     bind(schema, tensors, where, device)
     unpickle(schema, lambda value: _unpickled(tensors, value), where, request.allow_pickle)
     return build(schema, attrgetter("source"), device=device)
+
+
+def _united(opened: Sequence[Opened], where: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return the tensors and the metadata of all files."""
+    tensors: dict[str, torch.Tensor] = {}
+    metadata: dict[str, str] = {}
+    for found, texts, _ in opened:
+        tensors = tensors | found if tensors else found
+        metadata |= texts
+    if DELTA in metadata:
+        raise ValueError(
+            f"{where} is a delta, which loads together with its base, from a local path and by load_memmap; flatten it "
+            "with convert(delta, target) and load that"
+        )
+    return tensors, metadata
 
 
 def _schema(

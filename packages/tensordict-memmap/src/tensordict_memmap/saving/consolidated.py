@@ -73,13 +73,14 @@ def consolidate(
     >>> TensorDict.from_consolidated("one.bin")["a"].tolist(), is_consolidated(td)
     ([5, 1, 2], True)
     """
+    plain = filename is None and not (share_memory or pin_memory)
     if filename is not None and device is not None and torch.device(device).type != "cpu":
         raise RuntimeError(f"device={device}, and a file is mapped into the memory of the CPU; pass filename or device")
     if return_early and (use_buffer or non_blocking):
         raise ValueError("return_early=True cannot be combined with use_buffer or non_blocking; leave them out")
-    if is_compiling() and filename is None and not (share_memory or pin_memory or return_early):
+    if is_compiling() and plain and not return_early:
         return _consolidate_traced(td, device, inplace)
-    if is_consolidated(td) and filename is None and device is None and not (share_memory or pin_memory):
+    if plain and device is None and is_consolidated(td):
         return td
     place = torch.device(device if device is not None else td.device or "cpu")
     early = return_early and num_threads > 1

@@ -146,16 +146,12 @@ class TreeWriter(Writer):
         mapping = source.handler
         if mapping.filename is None or not source.numel():
             return
-        with contextlib.suppress(OSError):
-            info = os.stat(f"{self.path}/{leaf.file}")
-            if (info.st_dev, info.st_ino) == mapping.identity and mapping.mode == "r+":
-                whole = source.is_contiguous() and source.offset == 0 and source.nbytes == info.st_size
-                if whole and not self.options.checksum:
-                    self.kept[leaf.file] = source
-                elif whole and not atomic:
-                    leaf.source = source.clone()
-                if whole:  # a save with checksums copies it, since writes through existing mappings would break them
-                    return
+        if _is_whole_file(source, f"{self.path}/{leaf.file}"):
+            if not self.options.checksum:
+                self.kept[leaf.file] = source
+            elif not atomic:  # with checksums it is copied, since writes through existing mappings would break them
+                leaf.source = source.clone()
+            return
         if not self.options.copy_existing:
             refuse_mapped(leaf, f"{self.path}/{leaf.file}")
         if not atomic and os.path.realpath(mapping.filename).startswith(os.path.realpath(self.path) + os.sep):
@@ -285,6 +281,18 @@ def link_file(first: str, second: str, durable: bool) -> None:
         shutil.copyfile(first, second)
         if durable:
             syscalls.sync_file(second)
+
+
+def _is_whole_file(source: MemoryMappedTensor, path: str) -> bool:
+    """Return whether a mapped tensor is all of the file at a path, mapped for writing."""
+    mapping = source.handler
+    try:
+        info = os.stat(path)
+    except OSError:
+        return False
+    if (info.st_dev, info.st_ino) != mapping.identity or mapping.mode != "r+":
+        return False
+    return source.is_contiguous() and source.offset == 0 and source.nbytes == info.st_size
 
 
 def _may_be_of_a_file(tensor: torch.Tensor) -> bool:

@@ -38,18 +38,21 @@ def nested_of(
         offsets = torch.tensor([0, *(row[0] for row in rows)], device=values.device).cumsum(0)
         made = torch.nested.nested_tensor_from_jagged(values.view(int(offsets[-1]), *rows[0][1:]), offsets)
     elif not jagged and rows and has_bytes:
-        strides = [[prod(row[dim + 1 :]) for dim in range(len(row))] for row in rows]
-        starts = torch.tensor([0, *counts[:-1]], device="cpu").cumsum(0)
-        sizes = (
-            torch.tensor(rows, dtype=torch.int64, device="cpu"),
-            torch.tensor(strides, dtype=torch.int64, device="cpu"),
-        )
-        made = torch._nested_view_from_buffer(values, *sizes, starts)
+        made = _strided_view(values, rows, counts)
     else:
         parts = [part.view(row) for part, row in zip(torch.split(values, counts), rows, strict=True)] if rows else []
         layout = torch.jagged if jagged else torch.strided
         made = torch.nested.nested_tensor(parts, dtype=values.dtype, device=values.device, layout=layout)
     return made.transpose(1, ragged) if ragged != 1 else made
+
+
+def _strided_view(values: torch.Tensor, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> torch.Tensor:
+    """Return a strided nested tensor as a view of the values; ``counts`` are the numbers of elements of components."""
+    strides = [[prod(row[dim + 1 :]) for dim in range(len(row))] for row in rows]
+    starts = torch.tensor([0, *counts[:-1]], device="cpu").cumsum(0)
+    sizes = torch.tensor(rows, dtype=torch.int64, device="cpu"), torch.tensor(strides, dtype=torch.int64, device="cpu")
+    view: torch.Tensor = torch._nested_view_from_buffer(values, *sizes, starts)
+    return view
 
 
 def shape_of(tensor: torch.Tensor) -> torch.Size | torch.Tensor:

@@ -254,6 +254,10 @@ def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
     """
     if isinstance(rows, bool | str) or not isinstance(rows, int | slice | range | Sequence | torch.Tensor):
         raise TypeError(f"rows= takes a number, a slice, a range, a list or a tensor of numbers, not {rows!r:.100}")
+    if isinstance(rows, int):
+        if not -count <= rows < count:
+            raise IndexError(f"row {rows} is out of range for {count} rows")
+        return rows
     if isinstance(rows, slice):
         rows = range(*rows.indices(count))
     elif isinstance(rows, range) and rows and not -count <= min(rows) <= max(rows) < count:
@@ -262,10 +266,11 @@ def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
         if rows.step > 0 and (not rows or rows[0] >= 0):
             return slice(rows.start, rows.stop, rows.step) if rows else slice(0, 0)
         rows = list(rows)
-    if isinstance(rows, int):
-        if not -count <= rows < count:
-            raise IndexError(f"row {rows} is out of range for {count} rows")
-        return rows
+    return _row_numbers(rows, count)
+
+
+def _row_numbers(rows: Sequence[int] | torch.Tensor, count: int) -> torch.Tensor:
+    """Convert a list or a tensor of row numbers, or a mask, to a tensor of row numbers from 0 on."""
     index = torch.as_tensor(rows, dtype=None if len(rows) else torch.int64, device="cpu")
     if index.dtype is torch.bool:
         if tuple(index.shape) != (count,):

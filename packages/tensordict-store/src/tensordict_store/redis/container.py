@@ -130,17 +130,9 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
             return self._child(key)
         return self._values([key])[0] if record.dtype is None else self._read(key, None)
 
-    def _child(self, key: str) -> Any:
-        path = (*self._path, key)
-        facts = self._tree.nodes.get(path)
-        if facts is None:
-            self._children.pop(key, None)
-            return None
-        child = self._children.get(key)
-        if child is None:
-            child = self._at(self._tree, path, child_meta(facts, self._meta), self._allow_pickle)
-            child = self._children[key] = wrapped(child, facts, self._locked)
-        return child
+    def _nested(self, path: Path, facts: dict[str, Any]) -> Any:
+        made = self._at(self._tree, path, child_meta(facts, self._meta), self._allow_pickle)
+        return wrapped(made, facts, self._locked)
 
     def _values(self, keys: Sequence[str], replies: Sequence[Any] | None = None) -> list[Any]:
         """Return non-tensor entries, whose new values are stored."""

@@ -123,18 +123,9 @@ class LazyStackedTensorDictStore(ServerNode):
         """
         return self._dim
 
-    def _child(self, key: str) -> Any:
-        path = (*self._path, key)
-        if path not in self._tree.nodes:
-            self._children.pop(key, None)
-            return None
-        child = self._children.get(key)
-        if child is None:
-            child = self._at(
-                self._tree, path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle
-            )
-            self._children[key] = locked_if(child, self._locked)
-        return child
+    def _nested(self, path: Path, facts: dict[str, Any]) -> Any:
+        made = self._at(self._tree, path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle)
+        return locked_if(made, self._locked)
 
     def _peek(self, key: str) -> Any:
         self._tree.refresh()

@@ -30,8 +30,19 @@ class ServerNode(CustomContainer, abstract=True):
         self._children: dict[str, Any] = {}
 
     @abstractmethod
+    def _nested(self, path: Path, facts: dict[str, Any]) -> Any:
+        """Make the nested node at a path; the server describes it by ``facts``."""
+
     def _child(self, key: str) -> Any:
         """Return the nested node under a key, or ``None``."""
+        path = (*self._path, key)
+        facts = self._tree.nodes.get(path)
+        if facts is None:
+            self._children.pop(key, None)
+            return None
+        if key not in self._children:
+            self._children[key] = self._nested(path, facts)
+        return self._children[key]
 
     # what is particular to a server -----------------------------------------------------------------------------------
 

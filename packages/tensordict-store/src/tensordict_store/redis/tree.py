@@ -137,26 +137,15 @@ class Tree:
         Raises:
             ValueError: A value is larger than the server allows.
         """
-        commands: list[Command] = []
-        old = [path for root in change.removed for path in self.below(root)]
         stored = {path for path, _, _ in change.puts}
-        lost = [path for path in old if path not in stored]
-        if lost:
-            commands.append(("UNLINK", *(name for path in lost for name in self._names_of(path, self.records[path]))))
-            commands.append(("SREM", self.name("__keys__"), *map(join, lost)))
-        gone = [node for root in change.removed for node in self.nodes if node[: len(root)] == root]
-        gone = [node for node in gone if node not in change.nodes and node]
-        if gone:
-            commands.append(("HDEL", self.name("__nodes__"), *map(_node_name, gone)))
+        lost = [path for root in change.removed for path in self.below(root) if path not in stored]
+        gone = [node for root in change.removed for node in self.nodes if node and node[: len(root)] == root]
+        gone = [node for node in gone if node not in change.nodes]
+        commands = self._removals(lost, gone)
         for path, record, value in change.puts:
-            if isinstance(value, bytes | memoryview) and len(value) > _LIMIT:
-                raise ValueError(
-                    f"the entry {'.'.join(path)!r} has {len(value)} bytes, and a value of Redis has at most {_LIMIT}; "
-                    "store it in several entries"
-                )
             commands += self._put(path, record, value)
-        if change.puts:
-            commands.append(("SADD", self.name("__keys__"), *(join(path) for path in stored)))
+        if stored:
+            commands.append(("SADD", self.name("__keys__"), *map(join, stored)))
         for node, facts in change.nodes.items():
             commands.append(("HSET", self.name("__nodes__"), _node_name(node), json.dumps(facts)))
         commands += [("SET", self.name(name), text) for name, text in self.extra.items()]
@@ -171,7 +160,22 @@ class Tree:
         self.records.update((path, record) for path, record, _ in change.puts)
         self.nodes.update(change.nodes)
 
+    def _removals(self, paths: list[Path], nodes: list[Path]) -> list[Command]:
+        """Return the commands that remove entries and the metadata of nodes."""
+        commands: list[Command] = []
+        if paths:
+            commands.append(("UNLINK", *(name for path in paths for name in self._names_of(path, self.records[path]))))
+            commands.append(("SREM", self.name("__keys__"), *map(join, paths)))
+        if nodes:
+            commands.append(("HDEL", self.name("__nodes__"), *map(_node_name, nodes)))
+        return commands
+
     def _put(self, path: Path, record: Record, value: Any) -> list[Command]:
+        if isinstance(value, bytes | memoryview) and len(value) > _LIMIT:
+            raise ValueError(
+                f"the entry {'.'.join(path)!r} has {len(value)} bytes, and a value of Redis has at most {_LIMIT}; "
+                "store it in several entries"
+            )
         data, meta = self.data(path), self.meta(path)
         fields = [part for pair in record.fields().items() for part in pair]
         commands: list[Command] = [("DEL", meta), ("HSET", meta, *fields)]

@@ -130,26 +130,7 @@ class LazyRagged:
         keys = tuple(self._keys())
         if any([len(td._entries if plain else tuple(td._keys())) != len(keys) for td in tds]):
             return True
-        for key in keys:
-            column = [td._peek(key) for td in tds]
-            first = column[0]
-            if plain and type(first) is Tensor:  # the usual case, in few calls: a stack may have thousands of elements
-                shape = first.shape
-                if not all([type(entry) is Tensor and entry.shape == shape for entry in column]):
-                    return True
-            elif is_leaf_tensor(first):
-                if not all(is_leaf_tensor(entry) for entry in column):
-                    return True
-                shapes = {entry.shape if plain else td._shape_of(key) for td, entry in zip(tds, column, strict=True)}
-                if len(shapes) > 1 or -1 in shapes.pop():
-                    return True
-            elif not all(isinstance(entry, Node) for entry in column):
-                return True
-            elif not first._is_opaque:
-                lazy = type(first)._lazy(column, self._stack_dim)._inmost()
-                if lazy._is_lazy_stack and lazy._is_ragged():
-                    return True
-        return False
+        return any(_is_ragged_column(tds, key, self._stack_dim, plain) for key in keys)
 
     def _completed(self: Any) -> Any:
         """Return the stack with an empty entry for each one that only other elements have; else the stack itself."""
@@ -219,3 +200,21 @@ def _unbound(value: Any, dim: int, sizes: Sequence[torch.Size]) -> Any:
         for part, below in zip(parts, _unbound(entry, dim, [part._meta.batch_size for part in parts]), strict=True):
             part._set(key, below)
     return parts
+
+
+def _is_ragged_column(tds: list[Any], key: str, dim: int, plain: bool) -> bool:
+    """Return whether the entries of elements under a key do not stack; ``plain`` elements are dense tensordicts."""
+    column = [td._peek(key) for td in tds]
+    first = column[0]
+    if plain and type(first) is Tensor:  # the usual case, in few calls: a stack may have thousands of elements
+        shape = first.shape
+        return not all([type(entry) is Tensor and entry.shape == shape for entry in column])
+    if is_leaf_tensor(first):
+        if not all(is_leaf_tensor(entry) for entry in column):
+            return True
+        shapes = {entry.shape if plain else td._shape_of(key) for td, entry in zip(tds, column, strict=True)}
+        return len(shapes) > 1 or -1 in shapes.pop()
+    if not all(isinstance(entry, Node) for entry in column):
+        return True
+    lazy = None if first._is_opaque else type(first)._lazy(column, dim)._inmost()
+    return lazy is not None and lazy._is_lazy_stack and lazy._is_ragged()

@@ -29,6 +29,7 @@ from tensordict_core.containers.nontensor.positions import (
     nested,
     product_positions,
     reshape_positions,
+    unbind_positions,
 )
 from tensordict_core.containers.nontensor.update import UpdatesValues
 from tensordict_core.ops.factories.owner import owns_methods
@@ -192,9 +193,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device)
         if self._is_shared:
             return tuple(self._at_positions(None, meta) for _ in range(size[dim]))
-        whole: list[Sequence[int]] = [range(n) for n in size]
-        parts = (product_positions(size, [*whole[:dim], [i], *whole[dim + 1 :]]) for i in range(size[dim]))
-        return tuple(self._at_positions(part, meta) for part in parts)
+        return tuple(self._at_positions(part, meta) for part in unbind_positions(size, dim))
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:

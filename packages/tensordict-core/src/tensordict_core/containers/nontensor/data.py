@@ -20,7 +20,7 @@ from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze, n
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.containers.nontensor.base import NonTensorDataBase, expanded_dims, known_size
 from tensordict_core.containers.nontensor.pointwise import same
-from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, product_positions
+from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, unbind_positions
 from tensordict_core.ops.io.linked_list import LinkedList, linked_values
 
 __all__ = ["NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
@@ -311,8 +311,7 @@ class NonTensorStack(NonTensorDataBase):
             return super()._unbind(dim)
         size = self._meta.batch_size
         meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device)
-        whole: list[Sequence[int]] = [range(n) for n in size[:dims]]
-        parts = (product_positions(size[:dims], [*whole[:dim], [i], *whole[dim + 1 :]]) for i in range(size[dim]))
+        parts = unbind_positions(size[:dims], dim)
         return tuple(self._of([self._rows[i] for i in part], meta, dims - 1) for part in parts)
 
     def _reshape(self, op: ShapeOp) -> Any:

@@ -26,6 +26,7 @@ __all__ = [
     "nested_size",
     "product_positions",
     "reshape_positions",
+    "unbind_positions",
 ]
 
 
@@ -43,6 +44,16 @@ def product_positions(
     dims = range(len(size)) if order is None else order
     steps = [[i * strides[d] for i in choices[d]] for d in dims]
     return [sum(parts) for parts in itertools.product(*steps)]
+
+
+def unbind_positions(size: Sequence[int], dim: int) -> list[list[int]]:
+    """Return the flat positions of each slice along a dimension.
+
+    >>> unbind_positions([2, 3], 1)
+    [[0, 3], [1, 4], [2, 5]]
+    """
+    whole: list[Sequence[int]] = [range(n) for n in size]
+    return [product_positions(size, [*whole[:dim], [i], *whole[dim + 1 :]]) for i in whole[dim]]
 
 
 def index_positions(size: Sequence[int], index: Index) -> list[int]:

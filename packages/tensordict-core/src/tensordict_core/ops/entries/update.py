@@ -189,14 +189,9 @@ class Updating(InPlaceUpdating):
                 and not old._is_opaque
                 and not (plan.is_leaf is not None and plan.is_leaf(type(value)))
             ):
-                lazy: Any = old._as_lazy_as(value) if isinstance(value, Node) and value._holds_slices else old
-                storing = None if plan.clone or plan.inplace else lazy._storing_all(value)
-                if storing is not None:
-                    plan.then(storing)
-                else:
-                    lazy._plan_update(value, plan, (*prefix, key))
-                if lazy is not old:
-                    stored.append((key, lazy))
+                merged = _plan_merge(old, value, plan, (*prefix, key))
+                if merged is not old:
+                    stored.append((key, merged))
                 continue
             if plan.clone or nested:
                 value = _copied(value, plan.clone, meta)
@@ -300,3 +295,14 @@ class Updating(InPlaceUpdating):
             if source or not isinstance(source, dict):
                 out.update(source)
         return out
+
+
+def _plan_merge(node: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
+    """Plan to store a source in a nested node; return the node, or the lazy stack that replaces it."""
+    merged = node._as_lazy_as(source) if isinstance(source, Node) and source._holds_slices else node
+    storing = None if plan.clone or plan.inplace else merged._storing_all(source)
+    if storing is not None:
+        plan.then(storing)
+    else:
+        merged._plan_update(source, plan, prefix)
+    return merged

@@ -63,12 +63,6 @@ def put(
     if node._is_lazy_stack:
         node = _dense_or_lazy(node)
     meta = node._meta
-    described = getattr(out, "_metadata", None)
-    if described is not None:
-        facts: dict[str, Any] = {"batch_size": meta.batch_size, "device": meta.device}
-        if meta.names is not None:
-            facts["names"] = list(meta.names)
-        described.setdefault(prefix.removesuffix("."), {}).update(facts)
     inner = meta.batch_size
     nodes: list[tuple[str, Any]] = []
     if node._is_lazy_stack:
@@ -77,12 +71,8 @@ def put(
         inner = inner[: node.stack_dim] + inner[node.stack_dim + 1 :]
     elif not node._is_opaque:
         nodes = list(node._items())
-    if described is None:  # the caller's dictionary
-        empty = not (nodes or node._is_opaque or (root and not node._is_lazy_stack))
-        if empty or meta.batch_size != outer:  # nothing else in the state dict records an empty node
-            _add(out, prefix + BATCH_SIZE, meta.batch_size)
-        if meta.names is not None:
-            _add(out, prefix + NAMES, list(meta.names))
+    empty = not (nodes or node._is_opaque or (root and not node._is_lazy_stack))
+    _put_meta(meta, out, prefix, sized=empty or meta.batch_size != outer)  # nothing else records an empty node
     if node._is_opaque:
         _put_opaque(node, out, prefix, keep_vars)
     for key, value in nodes:
@@ -99,6 +89,22 @@ def put(
             nested = new_state()
             put(value, nested, "", keep_vars, False, inner, False)
             _add(out, name, nested)
+
+
+def _put_meta(meta: Meta, out: dict[str, Any], prefix: str, *, sized: bool) -> None:
+    """Describe a node: in the attribute of the state dict, or as entries of the caller's dictionary, which has none."""
+    names = None if meta.names is None else list(meta.names)
+    described = getattr(out, "_metadata", None)
+    if described is not None:
+        facts: dict[str, Any] = {"batch_size": meta.batch_size, "device": meta.device}
+        if names is not None:
+            facts["names"] = names
+        described.setdefault(prefix.removesuffix("."), {}).update(facts)
+        return
+    if sized:
+        _add(out, prefix + BATCH_SIZE, meta.batch_size)
+    if names is not None:
+        _add(out, prefix + NAMES, names)
 
 
 def _put_opaque(node: Any, out: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -272,17 +278,26 @@ def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool,
         plan.run()
 
 
+def _pairs_of_elements(target: Any, source: Any) -> Iterator[tuple[Any, Any]]:
+    """Return the elements of two lazy stacks in pairs.
+
+    Raises:
+        RuntimeError: They differ in the number of elements or the stack dim.
+    """
+    if source.stack_dim != target.stack_dim or len(source.tensordicts) != len(target.tensordicts):
+        shapes = [(len(td.tensordicts), td.stack_dim) for td in (source, target)]
+        raise RuntimeError(
+            f"a lazy stack of {shapes[0][0]} elements along dim {shapes[0][1]} cannot be loaded into one of "
+            f"{shapes[1][0]} along dim {shapes[1][1]}; load it into an empty tensordict"
+        )
+    return zip(target.tensordicts, source.tensordicts, strict=True)
+
+
 def _assign(target: Any, source: Any, assign: bool, sized: bool, plan: WritePlan, prefix: tuple[str, ...]) -> None:
     """Store the entries of ``source`` in ``target``, or plan to write them; it gets the structure of ``source``."""
     size = source._meta.batch_size
     if source._is_lazy_stack and target._is_lazy_stack:
-        if source.stack_dim != target.stack_dim or len(source.tensordicts) != len(target.tensordicts):
-            shapes = [(len(td.tensordicts), td.stack_dim) for td in (source, target)]
-            raise RuntimeError(
-                f"a lazy stack of {shapes[0][0]} elements along dim {shapes[0][1]} cannot be loaded into one of "
-                f"{shapes[1][0]} along dim {shapes[1][1]}; load it into an empty tensordict"
-            )
-        for own, new in zip(target.tensordicts, source.tensordicts, strict=True):
+        for own, new in _pairs_of_elements(target, source):
             _assign(own, new, assign, sized, plan, prefix)
         return
     if sized and assign and size != target._meta.batch_size:
