@@ -78,8 +78,8 @@ def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -
         opened.append(fd)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, file.size)
-        pieces = _pieces(fd, file)
-        jobs += pieces if 2 * file.size > total else [lambda pieces=pieces: [piece() for piece in pieces]]
+        segments = _segments(fd, file)
+        jobs += segments if 2 * file.size > total else [lambda segments=segments: [segment() for segment in segments]]
     jobs += [_small_files(path, small[first : first + 16], sync) for first in range(0, len(small), 16)]
     try:
         with ThreadPoolExecutor(THREADS) as threads:
@@ -93,7 +93,7 @@ def write_plain(files: Sequence[PlainFile], path: Path, *, sync: bool = False) -
             os.close(fd)
 
 
-def _pieces(fd: int, file: PlainFile) -> list[Callable[[], None]]:
+def _segments(fd: int, file: PlainFile) -> list[Callable[[], None]]:
     """Divides the data into writes of at most `JOB` bytes that end at multiples of it."""
     jobs: list[Callable[[], None]] = []
     group: list[memoryview] = []

@@ -25,7 +25,7 @@ import tensordict as reference
 from tensordict_core import TensorDict
 from tensordict_memmap.engine.kernels.loader import functions
 
-LEAVES, PIECE = 8, 4 << 20
+LEAVES, BLOCK = 8, 4 << 20
 FIRST, WARM = "first fill", "warm"
 
 
@@ -48,8 +48,8 @@ def plain_write(leaves: dict[str, torch.Tensor], path: Path, pool: ThreadPoolExe
 
     def write(name: str) -> None:
         data = leaves[name].numpy().data
-        for start in range(0, len(data), PIECE):
-            os.pwrite(descriptors[name], data[start : start + PIECE], start)
+        for start in range(0, len(data), BLOCK):
+            os.pwrite(descriptors[name], data[start : start + BLOCK], start)
 
     list(pool.map(write, leaves))
     for descriptor in descriptors.values():

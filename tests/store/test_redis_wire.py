@@ -47,25 +47,25 @@ def test_replies_of_every_kind_are_read(serve: Serve) -> None:
     assert wire.run([("PING",)] * 6, False) == [b"OK", 12, b"abc", None, [1, None], b"x" * 5000]
 
 
-class Pieces:
-    """A socket whose peer sent pieces, of which one call receives one at most."""
+class Parts:
+    """A socket whose peer sent parts, of which one call receives one at most."""
 
-    def __init__(self, *pieces: bytes) -> None:
-        self.pieces = [piece for piece in pieces if piece]
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = [part for part in parts if part]
 
     def recvmsg_into(self, buffers: list[Any]) -> tuple[int]:
-        content, room = self.pieces.pop(0), [memoryview(np.frombuffer(one, np.uint8)) for one in buffers if len(one)]
+        content, room = self.parts.pop(0), [memoryview(np.frombuffer(one, np.uint8)) for one in buffers if len(one)]
         taken = 0
         for one in room:
             count = min(len(one), len(content) - taken)
             one[:count] = content[taken : taken + count]
             taken += count
         if taken < len(content):
-            self.pieces.insert(0, content[taken:])
+            self.parts.insert(0, content[taken:])
         return (taken,)
 
     def recv_into(self, buffer: Any) -> int:
-        return self.recvmsg_into([buffer])[0] if self.pieces else 0
+        return self.recvmsg_into([buffer])[0] if self.parts else 0
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ class Pieces:
         (b"$4\r\nabcd\r\n$2\r\nef\r\n$80\r\n" + b"x" * 80 + b"\r\n:7\r\n", [b"abcdef", b"x" * 80, 7]),
     ],
 )
-def test_replies_that_come_in_pieces_are_put_together(reply: bytes, expected: list[Any]) -> None:
+def test_replies_that_arrive_in_parts_are_joined(reply: bytes, expected: list[Any]) -> None:
     commands = [Reads("a", [(0, 2), (5, 6)], 2, 6), Reads("b", None, 4, 8), ("INCR", "c")]
     for cut in range(len(reply)):
         for end in (cut + 1, len(reply)):
-            pieces: Any = Pieces(reply[:cut], reply[cut:end], reply[end:])
-            found = Replies(pieces).results(commands)
+            parts: Any = Parts(reply[:cut], reply[cut:end], reply[end:])
+            found = Replies(parts).results(commands)
             assert [bytes(one) if hasattr(one, "__len__") else one for one in found] == expected
 
 

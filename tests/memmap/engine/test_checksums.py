@@ -118,10 +118,10 @@ def test_strided_memory_is_hashed_by_the_kernels_without_reading_it_back(tmp_pat
     assert extent.checksum() == naive((tmp_path / "x").read_bytes(), extent.block)
 
 
-def test_pieces_that_make_up_one_extent_and_small_ones_side_by_side_are_hashed(tmp_path):
-    pieces = [FileRange("x", torch.full((10,), float(n)), 40 * n) for n in range(5)]
+def test_ranges_that_make_up_one_extent_and_small_ones_side_by_side_are_hashed(tmp_path):
+    ranges = [FileRange("x", torch.full((10,), float(n)), 40 * n) for n in range(5)]
     extents = [Extent(0, 80), Extent(80, 40), Extent(120, 80)]
-    write_files([FileWrite(tmp_path / "x", pieces, extents=extents)])
+    write_files([FileWrite(tmp_path / "x", ranges, extents=extents)])
     data = (tmp_path / "x").read_bytes()
     assert [one.checksum() for one in extents] == [naive(data[:80]), naive(data[80:120]), naive(data[120:])]
 

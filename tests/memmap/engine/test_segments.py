@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def parts_of(data, begins, offset, chance):
-    """The bytes in pieces that start at ``begins``, at addresses of their own; some of those that follow one another
+    """The bytes in segments that start at ``begins``, at addresses of their own; some of those that follow one another
     are a run."""
     copies = [data[begin:end].copy() for begin, end in zip(begins, [*begins[1:], len(data)], strict=True)]
     parts, first = [], 0
@@ -99,7 +99,7 @@ def test_parts_are_cut_where_the_bounds_of_the_file_are(monkeypatch):
     assert [nbytes for *_, nbytes in segment.jobs()] == [11, 16, 16, 7]
 
 
-def test_pieces_too_short_to_be_copied_are_one_job_unless_they_are_hashed_too(monkeypatch):
+def test_segments_too_short_to_be_copied_are_one_job_unless_they_are_hashed_too(monkeypatch):
     monkeypatch.setattr(segments, "JOB_BYTES", 16)
     monkeypatch.setattr(segments, "SMALL_RANGES_BYTES", 64)
     monkeypatch.setattr(tuning, "MAPPED_RANGE_MIN", 9)

@@ -156,24 +156,24 @@ def test_numpy_sources_of_any_strides(tmp_path, name, with_kernels):
 
 def test_bytes_tensors_and_gaps_share_a_file(tmp_path):
     tensors = [bits((n,), torch.uint8, seed=n) for n in (0, 1, 7, 300, 400_000, 5, 9_000_001, 2)]
-    pieces, expected, offset = [FileRange("head", b"HEAD")], bytearray(b"HEAD"), 4
+    ranges, expected, offset = [FileRange("head", b"HEAD")], bytearray(b"HEAD"), 4
     for number, tensor in enumerate(tensors):
         gap = 3 if number == 3 else 0
-        pieces.append(FileRange(number, tensor, offset + gap))
+        ranges.append(FileRange(number, tensor, offset + gap))
         expected += bytes(gap) + raw(tensor)
         offset += gap + tensor.nbytes
     path = tmp_path / "packed"
-    write_files([FileWrite(path, pieces[::-1], size=offset + 10)])
+    write_files([FileWrite(path, ranges[::-1], size=offset + 10)])
     assert path.read_bytes() == bytes(expected) + bytes(10)
 
 
-def test_thousands_of_small_pieces_share_system_calls(tmp_path):
+def test_thousands_of_small_ranges_share_system_calls(tmp_path):
     tensors = [torch.full((n % 50,), n, dtype=torch.int32) for n in range(5000)]
-    pieces, offset = [], 0
+    ranges, offset = [], 0
     for number, tensor in enumerate(tensors):
-        pieces.append(FileRange(number, tensor, offset))
+        ranges.append(FileRange(number, tensor, offset))
         offset += tensor.nbytes
-    write_files([FileWrite(tmp_path / "packed", pieces)])
+    write_files([FileWrite(tmp_path / "packed", ranges)])
     assert (tmp_path / "packed").read_bytes() == b"".join(map(raw, tensors))
 
 

@@ -74,7 +74,7 @@ def test_one_closed_file_of_a_folder_stays_closed(tmp_path, readable):
     readable.clear()
     save(content(1), target)
     assert modes(target) == before
-    assert not [path for path in readable if path.startswith(".")], "drafts are closed"
+    assert not [path for path in readable if path.startswith(".")], "staged files are closed to others"
 
 
 def test_files_that_are_new_in_a_closed_save_are_closed_too(tmp_path):

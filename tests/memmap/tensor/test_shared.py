@@ -21,7 +21,7 @@ def descriptors() -> int:
 
 
 def shared_mappings() -> int:
-    """How many pieces of shared memory without a name this process maps."""
+    """How many mappings of shared memory without a name this process has."""
     with open("/proc/self/maps") as maps:
         return sum("memfd:tensordict-memmap" in line for line in maps)
 

@@ -365,7 +365,7 @@ def test_thousands_of_files_hold_no_descriptors(path):
     assert len(os.listdir("/proc/self/fd")) == before and len(many) == 2000
 
 
-# --- travelling
+# --- pickling
 
 
 def test_a_pickle_is_small_whatever_the_tensor_and_finds_the_place(path):

@@ -49,7 +49,7 @@ def written_to_files(monkeypatch):
     write = update.write_plan.write_into
 
     def write_into(targets, **options):
-        seen.extend(piece.key for _, piece in targets)
+        seen.extend(one.key for _, one in targets)
         write(targets, **options)
 
     monkeypatch.setattr(update.write_plan, "write_into", write_into)

@@ -26,7 +26,7 @@ from tensordict_memmap.distributed.phases import gather, receive, scatter
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.distributed.rounds import Link
-from tensordict_memmap.distributed.write import pieces_of
+from tensordict_memmap.distributed.write import ranges_of
 from tensordict_memmap.engine.sources import Scattered
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.remote.multipart import Multipart, part_size
@@ -89,11 +89,11 @@ def bytes_of_share(
     for tensor in np.flatnonzero(share.column).tolist():
         ranges = found[layout.file_of[tensor]]
         offset = layout.offsets[tensor]
-        for piece in pieces_of(share, tensor, keys[tensor], shapes[tensor], parts[tensor], offset):
-            if isinstance(piece, Scattered):
-                ranges.add_scattered(piece)
+        for one in ranges_of(share, tensor, keys[tensor], shapes[tensor], parts[tensor], offset):
+            if isinstance(one, Scattered):
+                ranges.add_scattered(one)
             else:
-                ranges.add(piece[0], piece[1])
+                ranges.add(one[0], one[1])
     for ranges in found:
         ranges.sort()
     return found

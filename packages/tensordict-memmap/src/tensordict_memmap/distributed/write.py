@@ -17,7 +17,7 @@ from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.schema.node import Path, plain
 from tensordict_memmap.schema.plan import plain_address
 
-__all__ = ["byte_strides", "pieces_of", "writes_of"]
+__all__ = ["byte_strides", "ranges_of", "writes_of"]
 
 _LONG_RUN = 256 << 10
 """If the runs of a scattered part have at least this many bytes, each is a separate range."""
@@ -50,11 +50,11 @@ def writes_of(
         file = layout.file_of[tensor]
         for box in share.boxes(tensor):
             view = held_view(parts[tensor], box, keys[tensor])
-            piece = _piece(keys[tensor], view, box, shapes[tensor], layout.offsets[tensor])
-            if isinstance(piece, Scattered):
-                scattered.setdefault(file, []).extend(_long_runs(piece))
+            one = _range_of(keys[tensor], view, box, shapes[tensor], layout.offsets[tensor])
+            if isinstance(one, Scattered):
+                scattered.setdefault(file, []).extend(_long_runs(one))
             else:
-                found.setdefault(file, []).append(piece)
+                found.setdefault(file, []).append(one)
     writes = []
     for file in sorted({*found, *scattered}):
         rows = sorted(found.get(file, ()), key=lambda row: row[0])
@@ -74,13 +74,13 @@ def writes_of(
     return writes
 
 
-def pieces_of(
+def ranges_of(
     share: Share, tensor: int, key: Path, shape: Sequence[int], parts: Sequence[Part], offset: int
 ) -> Iterator[tuple[int, torch.Tensor, int] | Scattered]:
-    """Yield the pieces of one tensor that a rank writes: offset in the file, values and bytes, or a scattered part."""
+    """Yield the ranges of one tensor that a rank writes: offset in the file, values and bytes, or a scattered part."""
     for box in share.boxes(tensor):
-        piece = _piece(key, held_view(parts, box, key), box, shape, offset)
-        yield piece if isinstance(piece, Scattered) else (piece[0], piece[2], piece[3])
+        one = _range_of(key, held_view(parts, box, key), box, shape, offset)
+        yield one if isinstance(one, Scattered) else (one[0], one[2], one[3])
 
 
 def held_view(parts: Sequence[Part], box: Box, key: Path) -> torch.Tensor:
@@ -110,7 +110,7 @@ def byte_strides(shape: Sequence[int], width: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _piece(
+def _range_of(
     key: Path, view: torch.Tensor, box: Box, shape: Sequence[int], offset: int
 ) -> tuple[int, Path, torch.Tensor, int] | Scattered:
     nbytes = view.numel() * view.element_size()

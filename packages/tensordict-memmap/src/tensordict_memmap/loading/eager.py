@@ -1,6 +1,6 @@
 """Eager loads: the bytes of mapped tensors are read into memory or to a GPU by several threads, in blocks of megabytes.
 
-A mapping reads a file in small pieces, one after another, when its pages are accessed. If a request takes a
+A mapping reads a few pages of a file at a time, when they are accessed. If a request takes a
 millisecond, as over a network, threads that read large blocks are several times as fast. A lost connection raises an
 error during the load, instead of a signal that ends the process later.
 

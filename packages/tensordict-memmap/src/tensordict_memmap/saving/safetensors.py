@@ -144,23 +144,23 @@ class SafetensorsWriter(Writer):
         names, keys = [leaf.file for leaf in rows], [leaf.key for leaf in rows]
         sizes = [form.nbytes for form in forms]
         sources = [leaf.source if leaf.stacked is None else leaf.stacked for leaf in rows]
-        pieces, alone = file_ranges(keys, sources, addresses, [0, *ends[:-1]], sizes)
+        ranges, alone = file_ranges(keys, sources, addresses, [0, *ends[:-1]], sizes)
         metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
         if self.save_id is not None:
             metadata[SAVE_ID] = self.save_id
         if self.options.checksum:
-            runs = [piece for piece in pieces if isinstance(piece, SourceRun)]
+            runs = [one for one in ranges if isinstance(one, SourceRun)]
             for run in runs:
                 run.digits = []
             metadata[CHECKSUMS] = reserve_checksums(len(alone) + sum(len(run.keys) for run in runs))
         start = dump_header(names, forms, ends, metadata)
-        for piece in pieces:
-            piece.offset += len(start)
+        for one in ranges:
+            one.offset += len(start)
         wanted = alone if self.options.checksum else []
         extents = [Extent(len(start) + offset, nbytes) for offset, nbytes in wanted]
         # a file that is not fresh is truncated to its size, and holes take no blocks
         like, size = self.options.like, len(start) + (ends[-1] if ends else 0)
-        content: list[FileRange | SourceRun] = [FileRange("the header", start), *([] if like else pieces)]
+        content: list[FileRange | SourceRun] = [FileRange("the header", start), *([] if like else ranges)]
         return FileWrite(path, content, size, fresh=not like, extents=extents)
 
     def _write(self, files: Sequence[FileWrite], run: Run) -> None:
@@ -193,7 +193,7 @@ class SafetensorsWriter(Writer):
 def _digits(file: FileWrite) -> str:
     """Return the digits of the checksums of the tensors in a written file, in their order."""
     found = [(extent.offset, extent.checksum()[-DIGITS:]) for extent in file.extents]
-    found += [(piece.offset, "".join(piece.digits or ())) for piece in file.ranges if isinstance(piece, SourceRun)]
+    found += [(one.offset, "".join(one.digits or ())) for one in file.ranges if isinstance(one, SourceRun)]
     return "".join(digits for _, digits in sorted(found))
 
 

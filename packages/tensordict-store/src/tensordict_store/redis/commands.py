@@ -75,11 +75,11 @@ def expand(command: Command) -> list[tuple[Any, ...]]:
         row = command.row
         return [("GETRANGE", command.name, start * row, stop * row - 1) for start, stop in command.runs]
     if isinstance(command, Writes):
-        pieces = _pieces(command)
-        return [("SETRANGE", command.name, run[0] * command.row, next(pieces)) for run in command.runs]
+        segments = _segments(command)
+        return [("SETRANGE", command.name, run[0] * command.row, next(segments)) for run in command.runs]
     return [command]
 
 
-def _pieces(command: Writes) -> Iterator[bytes | memoryview]:
+def _segments(command: Writes) -> Iterator[bytes | memoryview]:
     ends = itertools.accumulate([(stop - start) * command.row for start, stop in command.runs], initial=0)
     return (command.content[start:stop] for start, stop in itertools.pairwise(ends))

@@ -1,6 +1,6 @@
 """Wire: the protocol of Redis over a socket, for requests with many rows or large values.
 
-redis-py packs and parses each command by several calls, and joins values of pieces of 64 KiB. Here the rows of a
+redis-py packs and parses each command by several calls, and joins values from reads of 64 KiB. Here the rows of a
 value are packed at once, and their replies are read into the memory that a tensor takes over.
 A request is sent again after a lost connection, so commands must be such that running them twice does no harm.
 The protocol is RESP2: https://redis.io/docs/latest/develop/reference/protocol-spec/
