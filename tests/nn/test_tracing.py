@@ -396,7 +396,7 @@ def test_an_exported_module_takes_nested_tensordicts_of_other_batch_sizes(shapes
         program(deep(65, batch_dims))
 
 
-def test_an_exported_module_with_values_that_are_no_tensors_takes_other_batch_sizes():
+def test_an_exported_module_with_non_tensor_values_takes_other_batch_sizes():
     module, td = Hidden(), deep(4, 1, text="abc")
     program = torch.export.export(module, (td,), dynamic_shapes=of_each_tensor(td, torch.export.Dim("rows")))
     td = deep(7, 1, text="abc")

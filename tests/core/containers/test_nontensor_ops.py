@@ -96,7 +96,7 @@ def test_where_of_tensordicts_chooses_among_their_values(size, kind):
         assert a.where(mask, b)[t].reshape(-1).tolist() == [1 if flag else 2 for flag in flags]
 
 
-def test_where_with_a_number_leaves_values_that_are_no_tensors():
+def test_where_with_a_number_leaves_non_tensor_values():
     td = TensorDict({"s": ["a", "b"], "t": torch.ones(2)}, [2])
     assert td.where(torch.tensor([True, False]), 0)["s"] == ["a", "b"]
     assert td.masked_fill(torch.tensor([True, False]), 0)["s"] == ["a", "b"]

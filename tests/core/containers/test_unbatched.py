@@ -137,7 +137,7 @@ def test_it_is_saved_with_torch(weights_only):
     assert again.tolist() == [0, 1, 2, 3, 4] and copy.deepcopy(again).batch_size == (3,)
 
 
-def test_pickles_of_releases_where_it_was_no_tensor_load():
+def test_pickles_of_releases_where_it_was_not_a_tensor_load():
     state = {"_tensor": torch.arange(2), "_meta": make()["u"]._meta, "_locked": False, "_annotations": None}
     from tensordict_core.ops.io.pickling import _new
 

@@ -65,7 +65,7 @@ def test_a_value_of_another_shape_is_refused():
         view.batch_size = []
 
 
-def test_values_that_are_no_tensors_are_written_where_the_view_is():
+def test_non_tensor_values_are_written_where_the_view_is():
     td = parent()
     td.view_at((0, 0))["s"] = "other"
     assert td[0, 0]["s"] == "other" and td[1, 1]["s"] == "text"
@@ -85,7 +85,7 @@ def test_moving_an_entry_to_another_level_keeps_what_the_view_does_not_show():
     assert td["n", "a"].equal(parent()["a"]) and "a" not in td
 
 
-def test_values_that_are_no_tensors_are_written_at_an_index_of_a_view():
+def test_non_tensor_values_are_written_at_an_index_of_a_view():
     td = TensorDict({"s": NonTensorStack("x", "y", "z")}, [3])
     td.view_at(slice(1, 3))[0] = TensorDict({"s": "new"})
     assert td["s"] == ["x", "new", "z"]

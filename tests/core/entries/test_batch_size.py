@@ -172,7 +172,7 @@ def test_positions_that_searchsorted_finds_are_an_index() -> None:
     assert top[torch.arange(2)[:, None], best]["score"].tolist() == [[5.0, 3.0], [9.0, 4.0]]
 
 
-def test_values_that_are_no_tensors_follow_an_advanced_index() -> None:
+def test_non_tensor_values_follow_an_advanced_index() -> None:
     td = TensorDict({"a": torch.arange(3), "s": ["p", "q", "r"], "t": NonTensorData("all")}, [3])
     assert td[torch.tensor([[2, 0], [1, 1]])]["s"] == [["r", "p"], ["q", "q"]]
     assert isinstance(td[torch.tensor([2, 0])].get("t"), NonTensorData)

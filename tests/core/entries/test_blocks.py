@@ -232,7 +232,7 @@ def test_a_nested_lazy_stack_is_written_back():
     assert td["stack", "new"].tolist() == [[0], [1], [2]]
 
 
-def test_values_that_are_no_tensors_are_written_back():
+def test_non_tensor_values_are_written_back():
     td = dense()
     with td.view(-1) as flat:
         flat["value"] = NonTensorData({"any": "thing"}, [3])

@@ -147,7 +147,7 @@ def test_a_value_that_does_not_fit_is_refused(index, value, error):
         make()[index] = value
 
 
-def test_values_that_are_no_tensors_are_indexed_with_their_rows():
+def test_non_tensor_values_are_indexed_with_their_rows():
     td = TensorDict({"s": NonTensorStack("x", "y", "z"), "one": "same"}, batch_size=[3])
     assert td[1]["s"] == "y" and td[[2, 0]]["s"] == ["z", "x"] and td[1:]["one"] == "same"
     td[0] = TensorDict({"s": "new", "one": "other"})

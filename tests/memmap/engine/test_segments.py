@@ -79,7 +79,7 @@ def test_the_same_bytes_and_checksums_come_out_in_any_order(tmp_path, monkeypatc
             assert part.digits == own
 
 
-def test_what_does_not_follow_is_a_stretch_of_its_own_and_an_error_names_what_lies_in_the_middle():
+def test_what_does_not_follow_is_a_segment_of_its_own_and_an_error_names_the_key_in_the_middle():
     memory = np.zeros(100, dtype=np.uint8)
     parts = [
         Contiguous(name, memory.ctypes.data, 10, offset, memory) for name, offset in [("a", 0), ("b", 10), ("c", 30)]

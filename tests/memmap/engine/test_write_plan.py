@@ -346,7 +346,7 @@ def test_the_first_error_stops_the_other_jobs():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
-def test_every_job_of_every_lane_runs_once(threads):
+def test_every_job_of_every_queue_runs_once(threads):
     ran = []
     queues = [[functools.partial(ran.append, (queue, job)) for job in range(queue % 5)] for queue in range(60)]
     executor.run(queues, threads=threads)
@@ -354,7 +354,7 @@ def test_every_job_of_every_lane_runs_once(threads):
     executor.run([], threads=threads)
 
 
-def test_threads_keep_to_lanes_of_their_own_while_there_are_any():
+def test_threads_take_separate_queues_while_there_are_enough():
     meet = threading.Barrier(2, timeout=120)
     executor.run([[meet.wait, meet.wait], [meet.wait, meet.wait]], threads=2)  # in one queue they would wait for ever
 

@@ -70,7 +70,7 @@ def test_rows_that_come_from_the_same_tensor_are_those_before_the_write(tmp_path
     assert torch.equal(order, inverse)
 
 
-def test_rows_written_to_a_private_mapping_travel_with_it(tmp_path, pages):
+def test_rows_written_to_a_private_mapping_are_pickled_with_it(tmp_path, pages):
     TensorDict({"x": torch.zeros(ROWS, 4)}, [ROWS]).save(tmp_path / "x")
     mine = load_memmap(tmp_path / "x", mode="r")["x"]
     scatter_rows(mine, torch.tensor([3, 5]), torch.ones(2, 4))

@@ -396,7 +396,7 @@ def test_a_pickle_of_a_file_that_is_another_by_now_is_an_error(path, how):
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
-def test_values_travel_where_no_file_holds_them(path, protocol):
+def test_values_are_pickled_where_no_file_holds_them(path, protocol):
     unnamed = MemoryMappedTensor([[1, 2], [3, 4]])
     private = mapped(path)
     private = MemoryMappedTensor.from_filename(path, torch.float32, (4, 3), mode="r")

@@ -1,6 +1,6 @@
 """Derivation: makes a tensorclass of a plain class or a dataclass, and instances of it of dataclass instances.
 
-The functions take the base class of the result, so this module stands below `TensorClass` and imports nothing of it.
+The functions take the base class of the result, so this module is a layer below `TensorClass` and does not import it.
 """
 
 from __future__ import annotations

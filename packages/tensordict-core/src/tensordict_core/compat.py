@@ -324,7 +324,7 @@ def is_batched(tensor: Tensor) -> bool:
 
 
 def inferred_size(shape: Sequence[int], numel: int) -> list[int]:
-    """Return a shape with the size that -1 stands for.
+    """Return a shape with the size in place of -1.
 
     Raises:
         RuntimeError: No size makes that number of elements.

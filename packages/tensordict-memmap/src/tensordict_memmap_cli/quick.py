@@ -90,7 +90,7 @@ def read(path: str, *, verify: bool = False) -> Save | None:
             if head[8:] == b"{":
                 return Save("safetensors", _safetensors(file, size))
             return Save("consolidated", _consolidated(file, size))
-    except Exception:  # whatever it is, the complete readers say it in words
+    except Exception:  # whatever it is, the complete readers describe it
         return None
 
 
@@ -206,7 +206,7 @@ def _safetensors(file: Any, size: int) -> list[Entry]:
     used: list[str] = []
     entries = list(_described(structure["root"], (), tensors, used))
     _check(sorted(used) == sorted(tensors))
-    if "tensordict_dotted" in metadata:  # the structure says no more than the names, which give the order
+    if "tensordict_dotted" in metadata:  # the schema has no more than the names, which have its order
         _check(sorted(named) == sorted(entries))
         return named
     return entries

@@ -1,4 +1,4 @@
-"""Extras: the one place that imports an optional library, and says how to install it."""
+"""Extras: the one place that imports optional libraries; its errors describe how to install them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def child_meta(facts: dict[str, Any], own: Meta) -> Meta:
     """Return the metadata of a nested node.
 
     Args:
-        facts: What the store says of the node; empty if another program wrote it.
+        facts: The metadata of the node in the store; empty if another program wrote it.
         own: The metadata of the node that holds it.
 
     >>> child_meta({"batch_size": [2, 3], "names": ["a", None]}, Meta(torch.Size([2])))
@@ -60,7 +60,7 @@ def wrapped(child: Any, facts: dict[str, Any], locked: bool) -> Any:
 
 
 def unwrapped(key: str, value: Any, where: str) -> tuple[Any, dict[str, Any]]:
-    """Return the tensordict of a nested node to store, and what the store says of it: the class of a tensorclass.
+    """Return the tensordict of a nested node to store, and its metadata: the class of a tensorclass.
 
     Args:
         key: The name of the node, for errors.

@@ -3,7 +3,7 @@
 This package defines nothing. A name is imported from the distribution that owns it when it is first used, so that
 ``import tensordict`` loads neither torch nor numba, and a program needs only the distributions that it uses.
 In ``_serve``, ``names.py`` lists the owner of each name, ``lazy.py`` imports it, and ``aliases.py`` lists module paths
-and private names that published programs import, each with the public name that it stands for.
+and private names that published programs import, each with its public name.
 
 >>> from tensordict import TensorDict
 >>> import tensordict_core

@@ -28,7 +28,7 @@ def _children(node: Any) -> list[Any]:
 
 
 def _add_holder(child: Any, holder: Any) -> None:
-    """Add a reference to a locked parent; references to parents that are gone are dropped now and then."""
+    """Add a reference to a locked parent; references to deleted parents are dropped now and then."""
     known = child._holders
     if known is None:
         child._holders = [holder]
@@ -40,7 +40,7 @@ def _add_holder(child: Any, holder: Any) -> None:
 
 
 _MANY = 8
-"""The number of references from which those to parents that are gone are looked for."""
+"""The number of references from which those to deleted parents are searched."""
 
 
 def _lock(root: Any) -> None:

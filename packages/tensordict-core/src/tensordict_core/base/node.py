@@ -4,7 +4,7 @@ A container is a tree of *nodes*; an entry of a node is a *leaf* (a tensor) or a
 stack, a tensorclass, non-tensor data). A container implements the abstract methods of `Node`. Every operation is
 written once, in a family of operations that inherits from `Node`; `TensorCollection` combines the families.
 
-`Node` has no metaclass: ``isinstance(value, Node)`` is asked for every entry, and that of `abc.ABCMeta` is slower.
+`Node` has no metaclass: ``isinstance(value, Node)`` runs for every entry, and is slower with `abc.ABCMeta`.
 `Node._check_complete` does what the metaclass would do, when a class is created.
 """
 

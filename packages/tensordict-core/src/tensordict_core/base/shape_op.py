@@ -23,7 +23,7 @@ __all__ = ["BatchOp", "Expand", "Permute", "Reshape", "ShapeOp", "Squeeze", "Uns
 
 
 def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0, rule: str = "") -> int:
-    """Return a dimension as a non-negative number; ``rule`` is what the error says first.
+    """Return a dimension as a non-negative number; ``rule`` is the start of the error message.
 
     Raises:
         IndexError: It is outside the batch dimensions.

@@ -304,7 +304,7 @@ def broadcast_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _are_apart(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
-    """Return whether no source lies in the memory of a target: devices write all at once, in no order."""
+    """Return whether no source is in the memory of a target: devices write all at once, in no order."""
     try:
         places = {target.untyped_storage().data_ptr() for target in targets}
         if any(source.untyped_storage().data_ptr() in places for source in sources):

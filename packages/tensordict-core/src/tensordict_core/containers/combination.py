@@ -98,6 +98,6 @@ def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, h
                 f"{sorted(shapes)}",
             )
         if len({(leaf.device, leaf.layout) for leaf in column}) > 1:
-            return errors.not_stackable(how.name, f"key {key!r} lies on several devices or in several layouts")
+            return errors.not_stackable(how.name, f"key {key!r} has several devices or layouts")
     error.add_note(f"while {how.verb} key {key!r}")
     return error

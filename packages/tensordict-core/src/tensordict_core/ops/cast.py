@@ -105,7 +105,7 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
 
 
 class Target(NamedTuple):
-    """The device, dtype and blocking mode that the arguments of ``to`` ask for; ``None`` for those not given."""
+    """The device, dtype and blocking mode in the arguments of ``to``; ``None`` for those not given."""
 
     device: torch.device | None
     dtype: torch.dtype | None
@@ -113,7 +113,7 @@ class Target(NamedTuple):
 
 
 def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: bool | None) -> Target:
-    """Return the target that the arguments ask for, which have the forms of `torch.Tensor.to`."""
+    """Return the target in the arguments, which have the forms of `torch.Tensor.to`."""
     rest = list(args)
     if rest:
         first = rest.pop(0)
@@ -175,7 +175,7 @@ def _shared_bytes(leaves: list[Tensor]) -> Tensor | None:
 
 
 def _is_plain(leaf: Tensor) -> bool:
-    """Return whether a leaf is a strided tensor of numbers as they lie in memory, without a gradient."""
+    """Return whether a leaf is a strided tensor of unconjugated, non-negated numbers that requires no gradient."""
     if type(leaf) is not Tensor or leaf.layout != torch.strided or leaf.requires_grad:
         return False
     return not (leaf.is_nested or leaf.is_quantized or leaf.is_conj() or leaf.is_neg())

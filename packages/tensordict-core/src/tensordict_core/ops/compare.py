@@ -29,7 +29,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, Node):
             if other._noun == "tensorclass" != self._noun and not other._is_opaque:
-                return NotImplemented  # Python asks the tensorclass, and the result is one
+                return NotImplemented  # Python then calls the tensorclass, and the result is one
             if (pairs := self._pairs(other)) is not None:
                 return self._rebuild(map(function, *pairs), broadcast_how(self, other, UNLOCKED))
         if other is None or isinstance(other, str):

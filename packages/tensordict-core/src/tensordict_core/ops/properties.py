@@ -217,7 +217,7 @@ class Properties(Node):
         return True
 
     def is_contiguous(self) -> bool:
-        """Return whether every leaf is contiguous; lazy stacks and lists of values are not, because they lie apart.
+        """Return whether every leaf is contiguous; lazy stacks and lists of values are not, without common memory.
 
         >>> TensorDict({"a": torch.zeros(3, 4).t()}, [4]).is_contiguous()
         False

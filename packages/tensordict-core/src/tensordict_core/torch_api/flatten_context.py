@@ -37,7 +37,7 @@ class FlattenContext:
             ``None`` where there is neither. Nodes in ``below`` have none of their own.
         level: The ``torch.func`` level at which the tree was flattened.
         strides: Inside ``vmap``, the strides of the leaves that have a dimension of the mapped size, by their position:
-            sizes alone do not tell where ``out_dims`` puts the mapped dimension among others of its size.
+            sizes alone do not determine where ``out_dims`` puts the mapped dimension among others of its size.
     """
 
     __slots__ = ("below", "extra", "keys", "kind", "level", "locked", "meta", "shapes", "strides")

@@ -127,7 +127,7 @@ class BatchDimChange(NamedTuple):
     gained: bool
     """Whether the dimension was inserted."""
     dims: tuple[int, ...]
-    """The dimension; several where no leaf tells equal sizes apart."""
+    """The dimension; several if no leaf distinguishes equal sizes."""
     size: int = 0
     """The size of an inserted dimension."""
 

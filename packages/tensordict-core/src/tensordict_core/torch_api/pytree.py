@@ -94,12 +94,12 @@ def _flatten(root: Any) -> tuple[list[Any], FlattenContext]:
 
 
 def _flatten_with_keys(root: Any) -> Any:
-    """Return the entries of one node under their keys; torch asks each node among them for its own."""
+    """Return the entries of one node under their keys; torch flattens each node among them in turn."""
     return [(registry.MappingKey(key), child) for key, child in _PARTS[type(root)](root)[1].items()], None
 
 
 def _shape(child: Any) -> torch.Size | None:
-    """Return the shape of a tensor or the batch size of a node; ``None`` where no leaf tells it."""
+    """Return the shape of a tensor or the batch size of a node; ``None`` if no leaf determines it."""
     if type(child) is int:  # of a tree of numbers, such as the ``in_dims`` of vmap
         return None
     if isinstance(child, Node):
@@ -236,7 +236,7 @@ class _Unflattening:
         return TensorDict._make(entries, Meta(size, old.device, names))
 
     def _keeps_dims(self) -> bool:
-        """Return whether each leaf has as many dimensions as before, so names stand at the same ones."""
+        """Return whether each leaf has as many dimensions as before, so that names keep their positions."""
         return all(
             shape is None or not isinstance(child, Tensor) or child.ndim == len(shape)
             for child, shape in zip(self.children, self.context.shapes, strict=False)
@@ -334,7 +334,7 @@ def _unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
 
 
 def _common_size(entries: Mapping[str, Any], dims: int, hollow: Collection[str]) -> torch.Size | None:
-    """Return the first ``dims`` sizes that all but hollow entries share; ``None`` where no entry tells."""
+    """Return the first ``dims`` sizes that all but hollow entries share; ``None`` if no entry determines them."""
     size: torch.Size | None = None
     seen: torch.Size | None = None
     for key, child in entries.items():
@@ -358,7 +358,7 @@ def _common_size(entries: Mapping[str, Any], dims: int, hollow: Collection[str])
 
 
 def _same_size(a: torch.Size, b: torch.Size) -> bool:
-    """Return whether two sizes are known to be equal; a symbolic one is not asked, because the answer would fix it."""
+    """Return whether two sizes are known to be equal; symbolic ones are not compared, because that would fix them."""
     return torch.SymInt not in {*map(type, a), *map(type, b)} and a == b
 
 

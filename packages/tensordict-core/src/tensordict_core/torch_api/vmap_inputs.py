@@ -1,7 +1,7 @@
 """Arguments of ``torch.vmap`` that need no flattening: plain tensordicts, mapped leaf by leaf with their batch size.
 
 A leaf without shape yet, a stacked parameter of lazy modules, has a method ``_mapped_without_shape(dim, level)``, which
-returns what stands for it in the mapped function.
+returns its replacement in the mapped function.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Pending:
 
 
 def hold(data: Any) -> tuple[Any, Callable[[], None]]:
-    """Copy the tensors of a tensordict to host memory that is used again, pinned if a tensor lies on a GPU.
+    """Copy the tensors of a tensordict to host memory that is used again, pinned if a tensor is on a GPU.
 
     Returns:
         A tensordict of the copies, in which tensors that share memory still do, and a function to call when they are

@@ -306,7 +306,7 @@ class MemmapDataset:
         """Return the columns with dtypes, shapes of a row and sizes, the folder, and the number of rows as text."""
         try:
             return as_text(type(self).__name__, self._path, self._rows)
-        except (OSError, ValueError):  # the folder is gone or damaged, which is no reason to have no text
+        except (OSError, ValueError):  # the folder was removed or is damaged; the text is printed all the same
             return f"{type(self).__name__}({self._path!r})"
 
     def _repr_html_(self) -> str:

@@ -30,7 +30,7 @@ from tensordict_memmap.storage.rows_committed import fingerprint
 __all__ = ["BLOCKS", "INFO", "SAVE", "changed", "check_versions", "explained", "identity_of", "mirror", "read_file"]
 
 SAVE, INFO, BLOCKS = "save", "cache.json", "blocks"
-"""The names in a folder of a cache: the saved folder, what the cache knows of it, and the states of its blocks."""
+"""The names in a folder of a cache: the saved folder, its description by the cache, and the states of its blocks."""
 
 
 def mirror(url: str, root: str) -> str:
@@ -115,7 +115,7 @@ def _create(save: RemoteSave, place: str, name: str) -> BinaryIO:
     """Open a new file of the cache; its path must not lead out of the folder."""
     target = os.path.join(place, *name.split("/"))
     if os.path.commonpath([place, os.path.abspath(target)]) != place:
-        raise ValueError(f"{save.url} is damaged: its file {name!r} lies outside its folder; save again")
+        raise ValueError(f"{save.url} is damaged: its file {name!r} is outside its folder; save again")
     os.makedirs(os.path.dirname(target), exist_ok=True)
     return open(target, "wb")
 
@@ -129,7 +129,7 @@ def _committed_rows(manifest: Manifest, folder: RemoteFolder) -> int | None:
 
 
 def identity_of(save: RemoteSave) -> Any:
-    """Return what tells the save at a URL from others: the name of its snapshot, or the versions of its files."""
+    """Return what identifies the save at a URL: the name of its snapshot, or the versions of its files."""
     if save.snapshot:
         return save.snapshot
     return xxhash.xxh3_128_hexdigest(orjson.dumps(sorted(_versions(save.store).items())))
@@ -174,7 +174,7 @@ def explained(url: str) -> Iterator[None]:
 
 
 def _has_save(url: str) -> bool:
-    with contextlib.suppress(Exception):  # the first error says more
+    with contextlib.suppress(Exception):  # the first error is the informative one
         return current_snapshot(Store(url)) is not None
     return False
 

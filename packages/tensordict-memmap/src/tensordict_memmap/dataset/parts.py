@@ -23,7 +23,7 @@ __all__ = ["Parts", "stored_ragged"]
 
 _BATCH_ROWS = 4096
 _BEGUN = "begun"
-"""The file of the folder of the parts that tells a task whether the folder is that of `Parts.begin`."""
+"""The file of the folder of the parts by which a task recognizes the folder of `Parts.begin`."""
 
 
 class Parts:
@@ -106,7 +106,7 @@ class Parts:
         """Append the rows of parts in order, in one commit; return the dataset, open for reading.
 
         Raises:
-            ValueError: There are no rows, and neither ``like`` nor a dataset says which columns there are.
+            ValueError: There are no rows, and neither ``like`` nor a dataset determines the columns.
         """
         found = [name for name in names if name is not None]
         try:

@@ -1,6 +1,6 @@
 """Ring: the rows of a dataset of fixed capacity, in which new rows replace the oldest ones.
 
-Row number ``p``, counted from the first row ever appended, lies in slot ``p % slots`` of each file. The manifest
+Row number ``p``, counted from the first row ever appended, is stored in slot ``p % slots`` of each file. The manifest
 commits the number of appended rows, ``head``; the last ``capacity`` of them are valid. There are more slots than that,
 so a writer writes to spare slots and never to a valid one, and committed rows remain intact if a writer is killed. A
 reader compares the head after it has copied rows: rows that have left the ring meanwhile may be partly overwritten, and

@@ -74,7 +74,7 @@ class RowSampler(Sampler[list[int]]):
     Over all ranks, each epoch has each row exactly once. The order depends on the seed and the epoch only. Each full
     iteration ends an epoch, and the next one starts with another order.
 
-    A ``DataLoader`` with workers asks for batches ahead of the training loop. Iterate over ``sampler.track(loader)``
+    A ``DataLoader`` with workers requests batches ahead of the training loop. Iterate over ``sampler.track(loader)``
     instead of over the loader, so that the state counts the batches that the loop has received.
 
     Args:

@@ -8,7 +8,7 @@ Nothing here is imported before it is used. A save takes these steps:
 3. Each rank writes its items at their final places, and hands the coordinator its non-tensor values as JSON (`values`).
 4. The coordinator completes the header or the small files with the values, and renames the staged file or folder.
 
-A load (`reader`) describes what lies at a path, in any format, as DCP's metadata: one chunk for each whole tensor, of
+A load (`reader`) describes the save at a path, in any format, as DCP's metadata: one chunk for each whole tensor, of
 which each rank reads the boxes in its plan.
 """
 

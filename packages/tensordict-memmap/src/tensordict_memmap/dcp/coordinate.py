@@ -48,7 +48,7 @@ class Coordinator:
         plans: The plans of all ranks.
 
     Attributes:
-        messages: What each rank has to know, once `start` was called.
+        messages: The message to each rank, once `start` was called.
 
     Raises:
         ValueError: The plans do not fit together, or leave some of a tensor out; the error names the key and the rank.
@@ -77,7 +77,7 @@ class Coordinator:
 
     def _describe(self) -> tuple[Format, Layout]:
         """Name the tensors and lay out the files, with the values as they are known."""
-        form = format_of(self._held, self.path, self.options)  # type: ignore[arg-type]  # it has what formats ask for
+        form = format_of(self._held, self.path, self.options)  # type: ignore[arg-type]  # it has the attributes that formats use
         lists = orjson.dumps(self._held.lists).decode()
         described = getattr(form, "pack", None)
         if described is not None and self._held.lists:
@@ -121,7 +121,7 @@ class Coordinator:
         return len(set(self._hosts)) == 1 and isinstance(self._hosts[0], str) and fast
 
     def _messages(self, maps: bool) -> Iterator[bytes]:
-        """Yield what each rank has to know: where its tensors lie, in the order of its items, and what it writes."""
+        """Yield the message to each rank: where its tensors are, in the order of its items, and what it writes."""
         layout, places = self._layout, np.array(self._held.places(), dtype=np.int64)
         shares = self._ordered(self._form).shares
         file_of, offsets = np.array(layout.file_of, dtype=np.int64), np.array(layout.offsets, dtype=np.int64)

@@ -175,7 +175,7 @@ class Described:
         """The names of the tensors in the state dict."""
         return self._assignment.names
 
-    # --- what formats ask of the parts of a rank
+    # --- what formats use of the parts of a rank
 
     def plan_packed(self, pack: Pack) -> tuple[ShardPlan, list[list[Part]]]:
         """Take the order of the tensors of a safetensors file; the coordinator has no parts itself."""

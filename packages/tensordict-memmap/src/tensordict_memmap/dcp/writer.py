@@ -162,7 +162,7 @@ class TensorDictWriter(StorageWriter):
             )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Add to a plan what the coordinator has to know of the rank.
+        """Add to a plan what the coordinator requires of the rank.
 
         Raises:
             ValueError: The planner caches plans, and leaves this one out.

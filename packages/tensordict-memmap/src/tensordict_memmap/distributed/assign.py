@@ -196,7 +196,7 @@ def _rows(box: Box, ranks: Sequence[int]) -> Iterable[tuple[int, Box]]:
 
 
 def _check_cover(name: str, shape: tuple[int, ...], holders: dict[Box, list[int]], called: Sequence[int]) -> None:
-    """Refuse parts that leave some of a tensor out, lie outside, or overlap."""
+    """Refuse parts that do not cover a tensor, exceed it, or overlap."""
     total = prod(shape)
     for box, ranks in holders.items():
         if len(box.size) != len(shape) or any(

@@ -62,12 +62,12 @@ class ByteRanges:
     _spans: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, offset: int, source: torch.Tensor) -> None:
-        """Add values that lie one after another in the file."""
+        """Add values that are consecutive in the file."""
         nbytes = source.numel() * source.element_size()
         self._add(_Runs(np.array([offset], dtype=np.int64), nbytes, source), offset, offset + nbytes)
 
     def add_scattered(self, part: Scattered) -> None:
-        """Add values that lie in runs."""
+        """Add values that are runs in the file."""
         outer, run = part.run()
         offsets = np.array(run_offsets(part, outer, 0, part.nbytes // run), dtype=np.int64)
         self._add(_Runs(offsets, run, part.tensor), int(offsets[0]), int(offsets[-1]) + run)

@@ -37,7 +37,7 @@ def save(
     pbar: bool | None = None,
     result: Callable[[], Any] | None = None,
 ) -> Any:
-    """Save together with the other ranks of a group; the public ``save`` says what the arguments mean.
+    """Save together with the other ranks of a group; the arguments are those of the public ``save``.
 
     ``result`` is called once everything is saved; it returns the result of the call or of its future, which by default
     is ``data``.
@@ -77,7 +77,7 @@ def gather_values(
     Args:
         value: The value of this rank.
         path: The target of the save.
-        error: An error of this rank, which prevents the save; all other ranks are told.
+        error: An error of this rank, which prevents the save; it is reported to all other ranks.
         timeout: The longest wait for another rank, in seconds.
         pending: What to do with an earlier save in the background, as for a save.
 

@@ -28,7 +28,7 @@ def hash_share(staged: str, layout: Layout, sizes: Sequence[int], index: int, co
 
     Args:
         staged: The staged folder or file.
-        layout: Where the tensors lie.
+        layout: The files and offsets of the tensors.
         sizes: The bytes of each tensor.
         index: The place of the rank among the ranks.
         count: The number of ranks.

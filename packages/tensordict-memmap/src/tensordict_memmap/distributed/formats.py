@@ -58,7 +58,7 @@ class Format(ABC):
 
     @abstractmethod
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
-        """Return where the tensors lie, as the coordinator decides."""
+        """Return the files and offsets of the tensors, which the coordinator decides."""
 
     def sizes(self) -> list[int]:
         """Return the bytes of each whole tensor."""
@@ -77,7 +77,7 @@ class Format(ABC):
         """Complete the staged files when all ranks have written, and list them if they are a folder.
 
         Args:
-            staged: The staged folder; None if the files lie elsewhere.
+            staged: The staged folder; None if the files are elsewhere.
             layout: The files.
             save_id: The id of the save.
             durable: Whether files are synced.

@@ -47,7 +47,7 @@ class Layout:
     owned: set[int] = field(default_factory=set)
 
     def dumps(self) -> bytes:
-        """Return what every rank has to know, as a message.
+        """Return the layout as a message to every rank.
 
         >>> layout = Layout([""], [10], [0, 0], [2, 6])
         >>> Layout.loads(layout.dumps()) == layout

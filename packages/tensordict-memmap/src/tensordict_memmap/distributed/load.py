@@ -160,7 +160,7 @@ class _Replaced(Exception):
 
 
 class BoxReader:
-    """Collects what is to be read of a loaded tensordict, by ranges of files where it lies over mapped files."""
+    """Collects what is to be read of a loaded tensordict, by ranges of files where these are mapped."""
 
     def __init__(self, loaded: Any) -> None:
         self.reads: list[Read] = []

@@ -1,4 +1,4 @@
-"""Phases: each rank does its part and reports the outcome; the coordinator tells all ranks to continue or to stop.
+"""Phases: each rank does its part and reports the outcome; the coordinator orders all ranks to continue or to stop.
 
 An error on one rank is therefore raised on every rank, and no rank waits for one that has stopped.
 """
@@ -22,11 +22,11 @@ def gather(link: Link, work: Callable[[], bytes]) -> list[bytes]:
     """Do the part of this rank and report the result to the coordinator.
 
     Returns:
-        For the coordinator, the results of all ranks; for others nothing: they `receive` what the coordinator says.
+        For the coordinator, the results of all ranks; for others nothing: they `receive` its message.
 
     Raises:
-        RankError: For the coordinator: another rank failed or is lost; all others were told. If this rank failed, its
-            own error is raised, on another rank than the coordinator by `receive`.
+        RankError: For the coordinator: another rank failed or is lost, and the others were notified. If this rank
+            failed, its own error is raised, on another rank than the coordinator by `receive`.
     """
     error: Exception | None = None
     try:

@@ -42,7 +42,7 @@ class Box(NamedTuple):
         return prod(self.size)
 
     def contains(self, other: Box) -> bool:
-        """Return whether another box lies inside.
+        """Return whether another box is inside.
 
         >>> Box((0, 0), (4, 4)).contains(Box((1, 0), (3, 4))), Box((0,), (2,)).contains(Box((1,), (2,)))
         (True, False)

@@ -41,7 +41,7 @@ _GAVE_UP = "gave up the save"
 """What a rank did that is at a later save, since it cancelled this one."""
 
 _GIVEN_UP = "given_up"
-"""Where the coordinator tells the numbers of the saves that it cancelled before the ranks met."""
+"""The key of the numbers of the saves that the coordinator cancelled before the ranks connected."""
 
 _GRACE = 5.0
 """Seconds that a rank waits for the answer of the coordinator beyond the time that the coordinator has."""
@@ -58,8 +58,8 @@ class Link:
 
     Attributes:
         hosts: The machine of each rank.
-        names: A digest of the names of the coordinator, where it knows them before it meets the others.
-        told: Whether the coordinator told the others of a failure.
+        names: A digest of the names of the coordinator, if it has them before the ranks connect.
+        told: Whether the coordinator reported a failure to the others.
         own_error: The error that this rank reported.
 
     Raises:
@@ -222,7 +222,7 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
 
 
 def _give_up(team: Team, numbers: list[int]) -> None:
-    """Record the saves that this rank cancelled since the ranks met, and tell those that wait for the coordinator."""
+    """Record the saves that this rank cancelled since the ranks connected, and notify those that wait."""
     team.given_up = numbers
     if team.is_coordinator:
         with contextlib.suppress(RuntimeError):
@@ -321,7 +321,7 @@ def late_text(timeout: float) -> str:
 def _await_rank(
     team: Team, index: int, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
 ) -> tuple[bytes, str | None]:
-    """Wait until a rank has arrived for the same save; return what it said, or what it did instead.
+    """Wait until a rank has arrived for the same save; return its message, or what it did instead.
 
     If a rank is at another save, although neither rank cancelled one, one of the two has skipped a save; after a while
     its answer is accepted as it is.
@@ -388,7 +388,7 @@ def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
 def _await_all(
     team: Team, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
 ) -> tuple[dict[int, bytes], dict[int, str]]:
-    """Wait for all other ranks; return what those said that arrived, and what the others did, by place."""
+    """Wait for all other ranks; return the messages of those that arrived, and what the others did, by place."""
     contents: dict[int, bytes] = {}
     late: dict[int, str] = {}
     for index in range(1, team.size):
@@ -415,7 +415,7 @@ def _failures(team: Team, arrived: dict[int, dict[str, Any]], late: dict[int, st
 
 
 _OWN_FIELDS = frozenset({"link", "host", "name", "names", "number", "given_up", "rank", "failure"})
-"""What a rank says about itself, and not about the save that it wants."""
+"""The items of a message that describe the rank and not its save."""
 
 
 def _disagreement(arrived: dict[int, dict[str, Any]]) -> dict[int, dict[str, object]]:

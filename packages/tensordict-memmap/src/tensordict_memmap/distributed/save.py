@@ -91,7 +91,7 @@ class ShardedSave:
         try:
             _check_options(self.path, options)
             self.held = Held(data, placements)
-        except Exception as error:  # the other ranks are told when they meet
+        except Exception as error:  # it is reported to the other ranks when they connect
             self.error = error
 
     def hold(self) -> None:
@@ -105,7 +105,7 @@ class ShardedSave:
                 self.error = error
 
     def _prepare(self) -> None:
-        """Describe the tensordict before the ranks meet, unless they have to tell each other the whole shapes."""
+        """Describe the tensordict before the ranks connect, unless they have to exchange the whole shapes."""
         if self.held.dim is None:
             self._describe()
 

@@ -234,7 +234,7 @@ class Target:
     Args:
         url: The URL of the save.
         layout: Its files.
-        is_folder: Whether it has several files, which lie in a snapshot.
+        is_folder: Whether it has several files, which are stored in a snapshot.
     """
 
     def __init__(self, url: str, layout: Layout, *, is_folder: bool) -> None:
@@ -260,7 +260,7 @@ class Target:
             raise
 
     def head(self) -> dict[str, Any]:
-        """Return what other ranks have to know."""
+        """Return the message to the other ranks."""
         plan = self.plan
         return {"url": self.store.url, "files": plan.files, "sizes": plan.sizes, "uploads": plan.uploads}
 

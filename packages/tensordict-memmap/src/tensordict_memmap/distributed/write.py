@@ -37,7 +37,7 @@ def writes_of(
 
     Args:
         folder: The staged folder or file.
-        layout: Where the tensors lie.
+        layout: The files and offsets of the tensors.
         share: What the rank writes.
         keys: The nested keys of the tensors, for errors.
         shapes: The shapes of the whole tensors.
@@ -84,7 +84,7 @@ def ranges_of(
 
 
 def held_view(parts: Sequence[Part], box: Box, key: Path) -> torch.Tensor:
-    """Return the memory of a box that lies inside one of the parts that a rank holds.
+    """Return the memory of a box that is inside one of the parts that a rank holds.
 
     Raises:
         ValueError: The rank does not hold it.

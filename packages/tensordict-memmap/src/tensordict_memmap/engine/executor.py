@@ -26,7 +26,7 @@ Job = Callable[[], None]
 
 
 def check_cancelled(cancelled: Callable[[], bool] | None) -> None:
-    """Raise a ``CancelledError`` if the function says that the save was cancelled."""
+    """Raise a ``CancelledError`` if the function returns that the save was cancelled."""
     if cancelled is not None and cancelled():
         raise CancelledError("the save was cancelled")
 

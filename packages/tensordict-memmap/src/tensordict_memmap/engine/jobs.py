@@ -181,7 +181,7 @@ def _write_array(chunk: np.ndarray, offset: int, file: Sink) -> None:
 def _contiguous(chunk: np.ndarray) -> np.ndarray:
     """Copy an array to contiguous memory, in tiles if it is dense along another axis than the last.
 
-    NumPy and torch copy row by row. Each item of a row then lies on another page, and a long row needs more pages than
+    NumPy and torch copy row by row. Each item of a row is then on another page, and a long row needs more pages than
     the processor has translations of, which takes up to ten times as long.
     """
     axis = dense_axis(chunk.shape, chunk.strides) if chunk.ndim else 0

@@ -1,4 +1,4 @@
-"""Mounts: whether a path lies on a network file system, where each request takes about a millisecond."""
+"""Mounts: whether a path is on a network file system, where each request takes about a millisecond."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOUNTS = "/proc/self/mountinfo"
 
 
 def is_on_network(path: str) -> bool:
-    """Return whether a path lies on a network file system; False where the system does not say.
+    """Return whether a path is on a network file system; False if the system does not report it.
 
     >>> is_on_network(".")
     False

@@ -20,7 +20,7 @@ _DELAY = 2.0
 
 
 def shows_progress(pbar: bool | None) -> bool:
-    """Return whether a call measures its progress: as ``pbar`` says, and by default if standard error is a terminal.
+    """Return whether a call measures its progress: ``pbar``, or by default whether standard error is a terminal.
 
     >>> shows_progress(True), shows_progress(False)
     (True, False)

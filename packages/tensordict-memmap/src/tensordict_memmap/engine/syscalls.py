@@ -279,7 +279,7 @@ def keep_open(fd: int) -> int:
     """Keep the blocks of a file that is about to be unlinked, by a mapping of its first page.
 
     Freeing the blocks takes long. An open descriptor would keep them too, but a forked child would inherit it, and
-    could not tell later whether its number belongs to another file. A child does not inherit this mapping.
+    could not determine later whether its number belongs to another file. A child does not inherit this mapping.
 
     Args:
         fd: The file, not empty; it may be closed afterwards.
@@ -473,7 +473,7 @@ def read_parts(fd: int, parts: Sequence[memoryview], offset: int, path: str) -> 
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that programs may take; 0 if the system does not say."""
+    """Return the bytes of memory that programs may take; 0 if the system does not report it."""
     try:
         with open("/proc/meminfo") as file:
             found = next((line for line in file if line.startswith("MemAvailable:")), None)

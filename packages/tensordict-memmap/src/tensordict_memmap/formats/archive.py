@@ -180,7 +180,7 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
             offset = info.header_offset + _LOCAL.size + fixed[9] + fixed[10]
             stored = info.compress_type == zipfile.ZIP_STORED
             if fixed[0] != b"PK\3\4" or offset + info.compress_size > file.start_dir:
-                raise ValueError(f"{name[:200]!r} lies outside the file")
+                raise ValueError(f"{name[:200]!r} is outside the file")
             if stored and info.file_size != info.compress_size:
                 raise ValueError(f"{name[:200]!r} has two sizes")
         except (ValueError, struct.error) as error:
@@ -191,7 +191,7 @@ def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str,
     ranges.sort()
     for (_, end, _), (start, _, name) in itertools.pairwise(ranges):
         if start < end:
-            raise ValueError(f"the archive {where} is damaged: {name!r} lies over another entry; save it again")
+            raise ValueError(f"the archive {where} is damaged: {name!r} overlaps another entry; save it again")
     if META not in members:
         raise ValueError(f"{where} has no {META}, so it is not an archive of a tensordict; pass one that save wrote")
     return members

@@ -1,4 +1,4 @@
-"""Description of a consolidated file: where each tensor lies in it, and the JSON text behind the bytes of all.
+"""Description of a consolidated file: the offset of each tensor, and the JSON text after the bytes of all.
 
 `consolidated` is the inverse. Nothing here reads or writes a file.
 """

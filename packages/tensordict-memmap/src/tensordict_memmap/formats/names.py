@@ -41,7 +41,7 @@ SHAPES = ".shape" + LEAF
 RESERVED_FIELDS = frozenset(
     {"shape", "device", "_type", "_format_version", "_class", "_names", "_entries", "_owner", "_key_order"}
 )
-"""What ``meta.json`` says about the node itself, so that entries of these names stand elsewhere in it."""
+"""The fields of ``meta.json`` about the node itself; entries of these names are stored elsewhere in it."""
 
 _RESERVED_FILES = (META, MANIFEST, "tensordict.journal.json", "tensordict.lock")
 

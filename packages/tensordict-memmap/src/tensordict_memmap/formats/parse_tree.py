@@ -286,7 +286,7 @@ def _parse_wrapper(
     cls = find_class(class_string, owner)
     facts = {name: value for name, value in record.items() if name != "_type"}
     if isinstance(content, Dense):
-        # before non-tensor fields were entries of the content, they stood beside the type
+        # before non-tensor fields were entries of the content, they were beside the type
         for name in [name for name in facts if not name.startswith("_")]:
             inner = (*key, name)
             content.entries.setdefault(name, Value(inner, place, content.batch_size, value=facts.pop(name)))

@@ -118,7 +118,7 @@ def _value_files(node: Value, around: tuple[int, ...]) -> dict[str, bytes]:
             extra["exact"] = exact
     except nontensor.NoJsonForm as reason:
         where = f"key {show(node.key)}" if node.key else "the value"
-        # a single value lies in a dictionary of the fields without a JSON form, by name
+        # a single value is in a dictionary of the fields without a JSON form, by name
         content = value if node.stack else {"data": value}
         files[STACK_PICKLE if node.stack else OTHER_PICKLE] = nontensor.pickled(content, value, where, reason)
         if node.stack:
@@ -133,7 +133,7 @@ def _value_files(node: Value, around: tuple[int, ...]) -> dict[str, bytes]:
         }
         files[META] = nontensor.dumps({**head, **record, **extra})
     else:
-        # the reference refuses fields that it does not know here, and takes anything as metadata
+        # the reference refuses unknown fields here, and takes anything as metadata
         tail = {"_metadata": extra or None, "_is_non_tensor": True}
         files[META] = nontensor.dumps({"_type": METADATA if node.metadata else NON_TENSOR, **record, **tail})
     return files

@@ -52,7 +52,7 @@ def is_memmap(td: Any) -> bool:
     True
     """
     sources = [leaf.source for leaf in leaves(plan(td)) if leaf.source is not None]
-    # torch creates nested tensors over a file, so their values tell where they are
+    # torch creates nested tensors over a file, so their values have the address
     found = [source.values() if source.is_nested else source for source in sources]
     if not any(tensor.numel() or isinstance(tensor, MemoryMappedTensor) for tensor in found):
         values = [leaf for leaf in td._leaves(is_leaf_nontensor) if not isinstance(leaf, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""Opening saved tensordicts of any format, from a path or a URL, as a `LoadRequest` asks.
+"""Opening saved tensordicts of any format, from a path or a URL, by a `LoadRequest`.
 
 The schema of a folder or an archive is pruned to the requested keys before a file is opened. The tensors of a single
 file are views of one mapping. Of a remote save, the schema is read first, and then the bytes of the requested leaves
@@ -365,7 +365,7 @@ def _below(node: Node | Leaf, key: str) -> Node | Leaf:
 
 
 def _find_manifest(root: str) -> Manifest | None:
-    """Return the manifest, if it says more than the descriptions do."""
+    """Return the manifest, if it has more than the descriptions."""
     document = read_file(f"{root}/{NAME}")
     if document is not None and _says_nothing_more(document):
         return None
@@ -381,7 +381,7 @@ def _find_manifest(root: str) -> Manifest | None:
 
 
 def _is_listed(root: str) -> bool:
-    """Return whether a manifest says how long the files of a folder are."""
+    """Return whether a manifest has the lengths of the files of a folder."""
     return ownership.manifest_for(root) is not None
 
 

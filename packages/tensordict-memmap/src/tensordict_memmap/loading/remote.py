@@ -81,7 +81,7 @@ class RemoteSave:
         self.kind = SAFETENSORS if packed else TREE
 
     def stored_path(self, path: str) -> str:
-        """Return the path under the URL of a file of the save, which lies in the folder of its snapshot."""
+        """Return the path under the URL of a file of the save, in the folder of its snapshot."""
         return f"{self.snapshot}/{path}" if self.snapshot and path else path
 
     def was_replaced(self) -> bool:
@@ -113,7 +113,7 @@ class RemoteSave:
         targets = [os.path.join(path, *name.split("/")) for name in self.files]
         for name, target in zip(self.files, targets, strict=True):
             if os.path.commonpath([path, os.path.realpath(target)]) != os.path.realpath(path):
-                raise ValueError(f"{self.url} is damaged: its file {name!r} lies outside its folder; save again")
+                raise ValueError(f"{self.url} is damaged: its file {name!r} is outside its folder; save again")
             os.makedirs(os.path.dirname(target), exist_ok=True)
         self.store.fs.get([self.store.full_path(self.stored_path(name)) for name in self.files], targets)
         manifest = self.store.read(self.stored_path(NAME))

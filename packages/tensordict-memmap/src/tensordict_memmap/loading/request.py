@@ -18,7 +18,7 @@ __all__ = ["LoadRequest", "key_path", "selection_of"]
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """The options of a load; `load_memmap` says what each means.
+    """The options of a load, which `load_memmap` describes.
 
     Args:
         only: The nested key to load alone.
@@ -32,7 +32,7 @@ class LoadRequest:
         cls: The class for a root whose own is not registered.
         locked: Whether the result may be locked already, because nothing is changed in it before it is.
         on_device: Whether the nodes of the result have a device: that of the request, or the CPU.
-        eager: Whether the bytes are read into memory at once; None leaves that to where the file lies.
+        eager: Whether the bytes are read into memory at once; None decides by the file system of the file.
         parts: A function of the tensordict over remote files that returns the parts of its tensors to read; None reads
             all of them.
 

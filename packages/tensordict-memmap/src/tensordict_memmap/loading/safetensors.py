@@ -1,7 +1,7 @@
 """Loads of safetensors files: one mapping for each file, and plain tensors over it.
 
 Each tensor has its own version counter and storage, so that autograd, pickling and ``torch.save`` handle a tensor and
-not the whole file. A folder of shards is opened through its index; the files that an index names lie beside it.
+not the whole file. A folder of shards is opened through its index; the files that an index names are in its folder.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _united(opened: Sequence[Opened], where: str) -> tuple[dict[str, torch.Tenso
 def _schema(
     tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], part: Part | None, where: str
 ) -> Node | torch.Size:
-    """Return the schema of a save, or the batch size of all nodes where the names of the tensors tell the structure."""
+    """Return the schema of a save, or the batch size of all nodes if the names of tensors determine the rest."""
     if part is not None and part.schema is not None:
         return part.schema
     found = metadata.get(DIGEST)
@@ -331,13 +331,13 @@ def _parse_index(path: str, document: bytes) -> tuple[dict[str, Any], list[str]]
     for name in files:
         if not isinstance(name, str) or os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
             raise ValueError(
-                f"the files of {path} lie beside it, and {name!r:.200} does not; it is damaged: get it again"
+                f"the files of {path} are in its folder, and {name!r:.200} is not; it is damaged: get it again"
             )
     return index, files
 
 
 def _check_places(path: str, places: Mapping[str, str], opened: Mapping[str, Opened]) -> None:
-    """Refuse files that hold other tensors than the index says."""
+    """Refuse files whose tensors are not those of the index."""
     for name, (tensors, _, _) in opened.items():
         wrong = [one for one in tensors if places.get(one) != name]
         if wrong:

@@ -70,7 +70,7 @@ class BlockCache:
 
     Args:
         folder: The local folder, in which the copies exist with their full sizes.
-        control: The path of the file with the states of the blocks; the lock file lies beside it.
+        control: The path of the file with the states of the blocks; the lock file is beside it.
         files: The files.
         limit: The number of bytes that the blocks may take.
         connect: Makes the store; called again in each process.

@@ -98,7 +98,7 @@ class Snapshot(NamedTuple):
     """The current snapshot, as the manifest at a URL describes it.
 
     Args:
-        name: The folder of the files; ``""`` if the files lie beside the manifest, as in a copied local save.
+        name: The folder of the files; ``""`` if the files are beside the manifest, as in a copied local save.
         manifest: The manifest of the files.
         replaces: The name of the snapshot that it replaced; ``""`` for none.
     """
@@ -135,7 +135,7 @@ def remove_orphans(store: Store) -> None:
     expired = {name for name in found if _has_expired(store, name)}
     try:
         current = current_snapshot(store)  # read after the leases: a save may have published in the meantime
-    except ValueError:  # a damaged manifest does not say which snapshot is the current one
+    except ValueError:  # a damaged manifest has no current snapshot
         return
     kept, replaced = ("", "") if current is None else (current.name, current.replaces)
     for name in found:

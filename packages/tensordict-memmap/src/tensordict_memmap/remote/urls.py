@@ -1,4 +1,4 @@
-"""URLs: tells remote URLs such as ``s3://bucket/run`` from local paths."""
+"""URLs: distinguishes remote URLs such as ``s3://bucket/run`` from local paths."""
 
 from __future__ import annotations
 

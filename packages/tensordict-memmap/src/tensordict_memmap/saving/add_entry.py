@@ -84,7 +84,7 @@ def _is_saved(td: Any, place: Path) -> bool:
 
 
 def _check_replaced(td: Any, place: Path) -> None:
-    """Raise if a tensor in memory stands for a saved one, which would be lost."""
+    """Raise an error if a tensor in memory replaces a saved one, which would be lost."""
     for name, value in td._items():
         is_plain = isinstance(value, torch.Tensor) and not isinstance(value, MemoryMappedTensor)
         if is_plain and not value.is_nested and os.path.lexists(f"{place}/{name}{LEAF}"):

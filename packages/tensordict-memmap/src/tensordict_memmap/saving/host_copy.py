@@ -1,6 +1,6 @@
 """Host copies: copies of the parts of a rank, so a background save writes the values that they had when it started.
 
-The memory is kept for the next save, whose copy then takes no page faults. It is pinned if a part lies on a GPU.
+The memory is kept for the next save, whose copy then takes no page faults. It is pinned if a part is on a GPU.
 """
 
 from __future__ import annotations

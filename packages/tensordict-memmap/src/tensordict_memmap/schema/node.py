@@ -80,7 +80,7 @@ class Leaf:
         ragged: The dimension of a jagged tensor that differs between components.
         shapes_file: Where its format stores the shapes of the components of a nested tensor.
         stacked: The tensors to write stacked in the place of one ``source``.
-        unbatched: Whether the tensor lies in an `UnbatchedTensor`, which need not start with the batch size.
+        unbatched: Whether the tensor is in an `UnbatchedTensor`, which need not start with the batch size.
     """
 
     key: Path
@@ -293,7 +293,7 @@ def outer_size(entry: Entry, dims: int) -> tuple[int, ...]:
 
 
 def candidate_names(class_string: str) -> list[str]:
-    """Return the registered names that a class string (``<class 'module.Class'>``) may stand for, likeliest first.
+    """Return the registered names that a class string (``<class 'module.Class'>``) may mean, likeliest first.
 
     >>> candidate_names("<class 'a.b.C'>"), candidate_names("<class '__main__.C'>")
     (['a.b:C', 'a:b.C'], ['C'])
@@ -306,7 +306,7 @@ def candidate_names(class_string: str) -> list[str]:
 
 
 def registered_name(node: Parts) -> str | None:
-    """Return the registered name of a tensorclass, where its class string does not tell that."""
+    """Return the registered name of a tensorclass, if its class string does not have it."""
     registered = None if node.cls is None else type_name(node.cls)
     return None if registered in candidate_names(node.class_string) else registered
 

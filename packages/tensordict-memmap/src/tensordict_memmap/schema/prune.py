@@ -23,7 +23,7 @@ class Choice:
     selection: Selection | None
 
     def takes(self, key: Path) -> bool:
-        """Return whether a key is selected, or lies below a selected one.
+        """Return whether a key is selected, or is below a selected one.
 
         >>> choice = Choice(("a",), Selection("*.x"))
         >>> choice.takes(("a", "b", "x")), choice.takes(("a", "b", "y")), choice.takes(("b", "b", "x"))

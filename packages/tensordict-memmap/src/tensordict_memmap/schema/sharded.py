@@ -1,4 +1,4 @@
-"""Sharded leaves: tells whether a tensordict holds DTensors, without importing torch's distributed tensors."""
+"""Sharded leaves: whether a tensordict holds DTensors, without importing torch's distributed tensors."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class _Removal:
     thread: threading.Thread | None = None
 
     def is_over(self) -> bool:
-        """Return whether an exception ended it, in a thread that has gone on since."""
+        """Return whether an exception ended it, in a thread that continued since."""
         return self.thread is not None and (self.thread is threading.current_thread() or not self.thread.is_alive())
 
 

@@ -37,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A dataset whose files are a ring of slots: row number ``p`` lies in slot ``p % slots``.
+    """A dataset whose files are a ring of slots: row number ``p`` is in slot ``p % slots``.
 
     Args:
         capacity: The number of rows that are kept.

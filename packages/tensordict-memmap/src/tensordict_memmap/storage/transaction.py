@@ -423,7 +423,7 @@ def _committed(stage: Stage, target: str, durable: bool, existsok: bool) -> Iter
 
 
 def _check_depth_above(target: str, manifest: Manifest) -> None:
-    """Refuse a save inside another one whose manifest could not list the files, since they lie too deep.
+    """Refuse a save inside another one whose manifest could not list the files, because they are nested too deeply.
 
     Raises:
         ValueError: There is such a save around the target.

@@ -150,7 +150,7 @@ def _read_ahead(tensor: torch.Tensor, rows: torch.Tensor) -> None:
 
 
 def _overlap(dense: torch.Tensor, target: torch.Tensor) -> bool:
-    """Return whether a dense tensor lies in the memory of a target."""
+    """Return whether a dense tensor is in the memory of a target."""
     start, first = target.data_ptr(), dense.data_ptr()
     end = start + reach(target.shape, target.stride()) * target.element_size()
     return first < end and start < first + dense.nbytes

@@ -40,7 +40,7 @@ def check_mode(mode: str | None) -> None:
 
 
 class Place(NamedTuple):
-    """Where the bytes of a mapped range lie.
+    """The position of a mapped range.
 
     Attributes:
         address: The address of the first byte.
@@ -84,7 +84,7 @@ def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
 
 
 def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
-    """Return whether the memory of every tensor lies in a mapping of this module; tensors without elements have none.
+    """Return whether the memory of every tensor is in a mapping of this module; tensors without elements have none.
 
     >>> are_mapped([torch.zeros(2)]), are_mapped([torch.frombuffer(Mapping.anonymous(8).buffer, dtype=torch.int32)[1:]])
     (False, True)

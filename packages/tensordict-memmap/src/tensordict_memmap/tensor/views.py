@@ -14,7 +14,7 @@ __all__ = ["Views"]
 
 
 class Views(torch.Tensor):
-    """A tensor that knows the mapping of its memory, and so do views of it."""
+    """A tensor with a reference to the mapping of its memory, which views of it have too."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # a method
 

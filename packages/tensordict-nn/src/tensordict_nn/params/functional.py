@@ -271,7 +271,7 @@ def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool, dest: Any)
         if move_back is not None:
             move_back()
         try:
-            # values that were read in a transform are gone with it
+            # values that were read in a transform end with it
             if plan.makes and not in_functorch() and (stored := plan.leaves(td)) is not None:
                 _write_into(td, zip(plan.paths, stored, leaves, strict=True))
         finally:

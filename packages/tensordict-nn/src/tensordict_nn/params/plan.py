@@ -187,7 +187,7 @@ class Plan:
         may_map: Whether leaves may be mapped onto files.
         custom: Position and module of leaves whose module overrides ``__setattr__`` (recurrent layers keep a list of
             their weights that way).
-        replaced: The parameters that were replaced, of which optimizers may not know.
+        replaced: The parameters that were replaced, which optimizers may not have.
         shared: Whether two leaves share a slot, because a module has two names.
     """
 
@@ -259,7 +259,7 @@ class Plan:
         return out
 
     def read(self) -> list[Any] | None:
-        """Return the values in the slots; ``None`` if a slot is gone."""
+        """Return the values in the slots; ``None`` if a slot does not exist any more."""
         try:
             return list(map(getitem, self._tables, self._names))
         except KeyError:

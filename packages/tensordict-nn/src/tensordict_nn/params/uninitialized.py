@@ -141,7 +141,7 @@ class _Unmapped(_Stacked, UninitializedParameter):
 
 
 def is_mapped_without_shape(leaf: Any) -> bool:
-    """Return whether a leaf stands for a row of a stack without shape, in a function that ``vmap`` maps.
+    """Return whether a leaf is the replacement of a row of a stack without shape, in a function that ``vmap`` maps.
 
     >>> is_mapped_without_shape(torch.nn.LazyLinear(3).weight)
     False

@@ -1,3 +1,3 @@
-"""Arrays: how a tensordict lies in groups of arrays; HDF5 and zarr share it."""
+"""Arrays: how a tensordict is stored in groups of arrays, for HDF5 and zarr."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups and arrays: what a file format provides so that `PersistentTensorDict` can stand on it."""
+"""Groups and arrays: the interface of a file format, on which `PersistentTensorDict` is built."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Group(Target):
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the first error says what is wrong
+            with suppress(Exception):  # the first error is the informative one
                 if self.find(name) is not None:
                     self.remove(name)
             raise

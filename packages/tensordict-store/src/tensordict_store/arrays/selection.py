@@ -200,7 +200,7 @@ class Selector:
         return _Head(box, dim, runs, count, tuple(residual), exact, ordered)
 
     def _divided(self, part: Tensor, n: int, dim: int, gap: int) -> tuple[list[Range], _Numbers, bool]:
-        """Return the runs of a tensor, where each position lies in them side by side, and whether each does once."""
+        """Return the runs of a tensor, the place of each position in the joined runs, and whether each occurs once."""
         if self._positions is None or self._positions[0] != n:
             self._positions, self._unique = (n, *_positions(part, n, dim)), None
         _, numbers, low, high = self._positions

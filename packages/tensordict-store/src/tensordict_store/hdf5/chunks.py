@@ -1,4 +1,4 @@
-"""Chunks: the layout of a new dataset, so that rows of the batch lie together."""
+"""Chunks: the layout of a new dataset, so that rows of the batch are stored together."""
 
 from __future__ import annotations
 

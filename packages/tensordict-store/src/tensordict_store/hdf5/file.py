@@ -115,7 +115,7 @@ def open_file(path: Any, mode: str, locking: Any = None, **options: Any) -> File
 
 
 def _explained(path: str, error: OSError) -> OSError:
-    """Return an error that says what to do."""
+    """Return an error with a remedy."""
     text = str(error)
     if isinstance(error, BlockingIOError) or "unable to lock" in text:
         remedy = "another process has it open; close it there, or pass locking=False if nobody writes"

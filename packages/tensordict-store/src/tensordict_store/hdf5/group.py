@@ -55,7 +55,7 @@ class H5Array(Array):
 
     @classmethod
     def _created(cls, file: File, dataset: Any, stored: Any, dtype: torch.dtype, shape: torch.Size) -> H5Array:
-        """Return the array of a dataset that was just created, of which nothing has to be asked."""
+        """Return the array of a dataset that was just created, whose properties are known."""
         self = object.__new__(cls)
         self.file, self.dataset, self.dtype, self.shape = file, dataset, dtype, shape
         self._kind, self._offset = stored, None
@@ -279,7 +279,7 @@ class H5Group(Group):
                 if STACK in attributes:
                     dataset.attrs[STACK] = attributes[STACK]
                 return
-            # JSON is text (ASCII), which readers that do not know the encoding show as it is
+            # JSON is text (ASCII), which other readers show unchanged
             content, attributes = content.decode(), attributes | {TEXT: True}
         if isinstance(content, bytes) and attributes[VALUE]["encoding"] == BYTES and content[-1:] not in (b"", b"\0"):
             array = np.array(content)  # which ends at a null byte
@@ -323,7 +323,7 @@ class H5Group(Group):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the file says of the group; empty if another program wrote it."""
+        """The metadata of the group in the file; empty if another program wrote it."""
         self.file.check_open()
         found = self.group.attrs.get(FACTS)
         if found is None:
@@ -340,7 +340,7 @@ class H5Group(Group):
         return facts
 
     def set_facts(self, facts: dict[str, Any]) -> None:
-        """Replace what the file says of the group."""
+        """Replace the metadata of the group in the file."""
         self.file.check_writable()
         # (the file keeps the order of keys itself)
         put_text(self.group, FACTS, json.dumps({key: fact for key, fact in facts.items() if key != "keys"}))

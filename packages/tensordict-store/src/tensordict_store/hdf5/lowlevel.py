@@ -76,5 +76,5 @@ def put_text(item: Any, name: str, text: str) -> None:
 
 
 def address(item: Any) -> Any:
-    """Return where the header of a group or dataset lies in its file, as a hard link says it."""
+    """Return the address of the header of a group or dataset in its file, which a hard link has."""
     return require("h5", "PersistentTensorDict").h5o.get_info(item.id).addr

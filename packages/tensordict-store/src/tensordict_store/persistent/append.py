@@ -17,7 +17,7 @@ __all__ = ["append_rows"]
 
 
 def append_rows(td: Any, rows: Any) -> None:
-    """Add rows to a persistent tensordict; its method ``append`` says more."""
+    """Add rows to a persistent tensordict; see its method ``append``."""
     old, new = td._meta.batch_size, rows._meta.batch_size
     if td._locked:
         raise RuntimeError("append() adds rows to a locked tensordict; call unlock_() first")
@@ -36,7 +36,7 @@ def append_rows(td: Any, rows: Any) -> None:
             step.do()
     except BaseException:
         for step in done:
-            with suppress(Exception):  # the first error says what is wrong; readers go by the batch size
+            with suppress(Exception):  # the first error is the informative one; readers use the batch size
                 step.undo()
         raise
     for node in nodes:
@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
 
 def _shrink(entry: Any, rows: int) -> None:
-    """Take rows away; if the disk has no room for that, they stay where readers do not look."""
+    """Take rows away; if the disk is too full for that, they stay behind the batch size, where readers do not look."""
     try:
         entry.resize(rows)
     finally:

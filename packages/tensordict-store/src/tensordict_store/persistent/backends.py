@@ -1,4 +1,4 @@
-"""Backends: the formats that a persistent tensordict can stand on, by name."""
+"""Backends: the formats of persistent tensordicts, by name."""
 
 from __future__ import annotations
 

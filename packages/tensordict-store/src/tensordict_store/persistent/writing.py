@@ -24,7 +24,7 @@ _BLOCK = 1 << 24
 
 
 def facts_of(meta: Meta) -> dict[str, Any]:
-    """Return what a file says of a node."""
+    """Return the metadata of a node for a file."""
     facts: dict[str, Any] = {"batch_size": list(meta.batch_size), "version": 1}
     return facts if meta.names is None else facts | {"names": list(meta.names)}
 
@@ -58,7 +58,7 @@ def prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) ->
         if not shape:
             array.write([], read(slice(None)))
             return
-        # memory that lies as the array does is written at once, without a copy
+        # memory in the layout of the array is written at once, without a copy
         at_once = array.unit == 1 and value.is_cpu and value.is_contiguous()
         for start, stop in [(0, shape[0])] if at_once else _blocks(shape, dtype, array.unit):
             array.write([(start, stop), *((0, n) for n in shape[1:])], read(slice(start, stop)))
@@ -122,7 +122,7 @@ def _fill(target: Any, node: Any) -> None:
 
 
 def _write_at(file: int, offset: int, values: np.ndarray[Any, Any]) -> None:
-    """Write an array into an open file; what is written lies in the mappings of the file too."""
+    """Write an array into an open file; mappings of the file have the new values too."""
     data = values.reshape(-1).view(np.uint8).data
     while data:
         written = os.pwrite(file, data, offset)

@@ -19,7 +19,7 @@ Command = tuple[Any, ...]
 class Reads(NamedTuple):
     """Reads rows of a value side by side; the result is an array of bytes, or what ``into`` returns.
 
-    The result is shorter and bytes where the value ends before them, and ``None`` where a whole value is gone.
+    The result is shorter and bytes where the value ends before them, and ``None`` where a whole value does not exist.
 
     Attributes:
         name: The name of the value.

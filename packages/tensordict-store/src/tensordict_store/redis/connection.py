@@ -96,15 +96,15 @@ class Connection:
     def run_watching(
         self, name: str, guard: Command, commands: Sequence[Command]
     ) -> tuple[str | None, list[Any] | None]:
-        """Send a transaction that fails if a script before it finds that a value is gone, in one request.
+        """Send a transaction that fails if a script before it finds that a value was deleted, in one request.
 
         Args:
             name: What the transaction watches.
-            guard: The script, which changes the watched name if it finds that a value is gone, and returns its name.
+            guard: The script, which changes the watched name if a value was deleted, and returns its name.
             commands: The commands of the transaction.
 
         Returns:
-            The name of a value that is gone; and the results of the transaction, or ``None`` if it did not take place.
+            The name of a deleted value; and the results of the transaction, or ``None`` if it did not take place.
         """
         _, gone, *results = self._request(commands, True, [("WATCH", name), guard])
         if isinstance(gone, ServerError):
@@ -117,11 +117,11 @@ class Connection:
         return bool(self._scripts) and self._plain_wire() is not None
 
     def ask(self, guard: Command, exist: Sequence[Command], names: Sequence[str]) -> str | None:
-        """Return the first of some values that is gone; learn whether the server runs scripts.
+        """Return the first of some values that was deleted; find out whether the server runs scripts.
 
         Args:
-            guard: The script that asks.
-            exist: The commands that ask if the server runs no scripts.
+            guard: The script that checks.
+            exist: The commands that check on a server that runs no scripts.
             names: The names of the values, one for each command.
         """
         if self._scripts is None and self._plain_wire() is not None:
@@ -164,7 +164,7 @@ class Connection:
         ]
 
     def _request(self, commands: Sequence[Command], atomic: bool, before: Sequence[Command] = ()) -> list[Any]:
-        """Send a request, and say in an error which server it concerns."""
+        """Send a request; an error names the server."""
         wire, redis = self._plain_wire(), self._redis
         try:
             return self._by_client(commands, atomic) if wire is None else wire.run(commands, atomic, before)

@@ -1,4 +1,4 @@
-"""Elements: how the elements of a lazy stack lie in one value, one behind the other."""
+"""Elements: the elements of a lazy stack in one value, one after the other."""
 
 from __future__ import annotations
 

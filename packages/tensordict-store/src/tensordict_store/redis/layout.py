@@ -38,7 +38,7 @@ _ESCAPES = re.compile("%(?=25|2E)")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the server says of one entry.
+    """The metadata of one entry on the server.
 
     Attributes:
         dtype: The dtype of a tensor; ``None`` for a value.

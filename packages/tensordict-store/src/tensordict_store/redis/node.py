@@ -16,7 +16,7 @@ __all__ = ["ServerNode", "rebuilt"]
 
 
 class ServerNode(CustomContainer, abstract=True):
-    """A node whose entries are values on a Redis server; a path says where in the tree of the tensordict it is."""
+    """A node whose entries are values on a Redis server; its path is its position in the tree of the tensordict."""
 
     _reads_copy = True
 

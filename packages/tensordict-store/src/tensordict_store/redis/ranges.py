@@ -138,7 +138,7 @@ def _selected(rows: Tensor, selection: Selection) -> Tensor:
 
 
 def as_bytes(value: Tensor) -> memoryview:
-    r"""Return the bytes of a tensor, as they lie in memory; they are copied only if the tensor is not contiguous.
+    r"""Return the bytes of a tensor in memory; they are copied only if the tensor is not contiguous.
 
     >>> bytes(as_bytes(torch.tensor([1, 2], dtype=torch.int16)))
     b'\x01\x00\x02\x00'

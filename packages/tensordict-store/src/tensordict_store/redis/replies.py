@@ -49,7 +49,7 @@ class Replies:
         """Return the results of commands; that of a command which the server refuses is a `ServerError`.
 
         Raises:
-            OSError: The server closed the connection, or does not speak the protocol.
+            OSError: The server closed the connection, or does not use the protocol.
         """
         first = next((i for i, command in enumerate(commands) if type(command) is not Reads), len(commands))
         found = self._scattered(commands[:first]) if first else []
@@ -128,7 +128,7 @@ class Replies:
         if type(command) is Reads:
             replies = [self._reply() for _ in command.sizes()]
             wrong = next((reply for reply in replies if not isinstance(reply, bytes | bytearray)), b"")
-            return b"".join(replies) if isinstance(wrong, bytes) else wrong  # an error, or a value that is gone
+            return b"".join(replies) if isinstance(wrong, bytes) else wrong  # an error, or a deleted value
         if type(command) is Writes:
             lines = [self._reader.readline() for _ in command.runs]
             wrong = next((line for line in lines if line[:1] != b":"), None)

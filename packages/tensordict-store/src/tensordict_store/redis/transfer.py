@@ -20,7 +20,7 @@ for i = 1, #KEYS - 1 do
 end
 return false
 """
-"""Return the first of the names that is gone; who watches the last name then has a failing transaction."""
+"""Return the first of the names that does not exist; a transaction that watches the last name then fails."""
 
 
 def gather(
@@ -29,12 +29,12 @@ def gather(
     """Return rows of several values, and the results of other commands, in one request.
 
     Returns:
-        The result of each read, which is ``None`` for a value that is gone; and the results of the commands.
+        The result of each read, ``None`` for a deleted value; and the results of the commands.
     """
     found = connection.run([*reads, *others] if others else reads)
     replies = found[len(reads) :]
     found = found[: len(reads)]
-    # a row of a value that is gone has no bytes, as one of a value that is empty
+    # a row of a deleted value has no bytes, as one of an empty value
     short = [i for i, got in enumerate(found) if isinstance(got, bytes) and not got and reads[i].size]
     if short:
         for i, exists in zip(short, connection.run([("EXISTS", reads[i].name) for i in short]), strict=True):
@@ -45,8 +45,8 @@ def gather(
 def scatter(connection: Connection, writes: Sequence[Writes], watched: str) -> str | None:
     """Write rows of several values, all or none, if all of the values exist.
 
-    This is one request where the server runs scripts: a script looks for the values, and fails the transaction that
-    follows it if one is gone. Otherwise, and the first time, the question is a request before the transaction.
+    This is one request where the server runs scripts: a script checks the values, and fails the transaction that
+    follows it if one was deleted. Otherwise, and the first time, the check is a request before the transaction.
 
     Args:
         connection: The connection.
@@ -54,7 +54,7 @@ def scatter(connection: Connection, writes: Sequence[Writes], watched: str) -> s
         watched: A name that no value has, for the script.
 
     Returns:
-        The name of a value that is gone, in which case nothing was written; otherwise ``None``.
+        The name of a deleted value, in which case nothing was written; otherwise ``None``.
 
     Raises:
         KeyError: A value was deleted during the call; the others are written.

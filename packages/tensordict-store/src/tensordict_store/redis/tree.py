@@ -1,4 +1,4 @@
-"""Trees: what is known of a tensordict on a server, and the commands that change it.
+"""Trees: the records of a tensordict on a server, and the commands that change it.
 
 The records of entries and nodes are read once, in two requests, and kept. A change is one atomic request: the server
 runs all of its commands or none, and what is kept here changes after it.
@@ -61,7 +61,7 @@ class Tree:
         self._names: dict[Path, str] = {}
 
     def name(self, part: str) -> str:
-        """Return the name on the server of what belongs to the whole tensordict."""
+        """Return the name on the server of a value of the whole tensordict."""
         return f"{self.prefix}:{{{self.id}}}:{part}"
 
     def data(self, path: Path) -> str:

@@ -23,7 +23,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
     """Write parts of several leaves in one atomic request; parts of rows are read first, in one request too.
 
     Raises:
-        KeyError: An entry is gone from the server.
+        KeyError: An entry was deleted on the server.
     """
     connection = tree.connection
     writes: list[Writes] = []
@@ -61,7 +61,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
 
 
 def facts_of(meta: Meta) -> dict[str, Any]:
-    """Return what the server says of a node."""
+    """Return the metadata of a node for the server."""
     facts: dict[str, Any] = {"batch_size": list(meta.batch_size)}
     return facts if meta.names is None else facts | {"names": list(meta.names)}
 

@@ -79,7 +79,7 @@ class Endpoint:
             data = np.empty(int(length[0]), dtype=np.uint8)
             if data.size:
                 await self._endpoint.recv(data)
-        except _ucxx().exceptions.UCXError:  # the other end is gone
+        except _ucxx().exceptions.UCXError:  # the other end closed
             data = np.empty(0, dtype=np.uint8)
         self._ended = not data.size
         self._received = data.data

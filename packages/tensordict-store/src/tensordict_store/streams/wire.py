@@ -2,7 +2,7 @@
 
 A message is the length of the header (8 bytes, little-endian), the header, and the leaves one behind the other, each at
 a multiple of 8 bytes. A header of length 0 means that of the previous message, so messages of one structure
-carry values alone. Everything that a header says is checked before memory is allocated.
+carry values alone. The content of a header is checked before memory is allocated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Structure:
-    """What a header says.
+    """The content of a header.
 
     Attributes:
         nodes: The path, batch size and names of each tensordict, the root first.
@@ -133,7 +133,7 @@ def _plain(value: Any, path: Path) -> Any:
 
 
 def parse(header: bytes) -> Structure:
-    """Return what a header says.
+    """Return the content of a header.
 
     Raises:
         ValueError: It is no header that `describe` makes.

@@ -162,7 +162,7 @@ class _Columns:
         """Return a column of lists of one length, which may be nested."""
         size = array.type.list_size
         values = array.values.slice(array.offset * size, len(array) * size)
-        if array.null_count:  # what lies under a null row is undefined
+        if array.null_count:  # the content of a null row is undefined
             given = array.is_valid().to_numpy(zero_copy_only=False).repeat(size)
             nothing = self.pa.scalar(None, values.type)
             values = self.pa.compute.if_else(self.pa.array(given), values, nothing)
@@ -195,7 +195,7 @@ class _Columns:
         return self.numbers(array).reshape(rows, *shape)
 
     def check_inside(self, values: Any, path: tuple[str, ...]) -> None:
-        """Refuse nulls inside of rows, which no mask of rows tells."""
+        """Refuse nulls inside of rows, which a mask of rows cannot express."""
         if values.null_count and self.nulls != "fill":
             raise ValueError(
                 f"the column {path} has {values.null_count} null value(s) inside of its rows; pass nulls='fill' to "

@@ -1,4 +1,4 @@
-"""Tensordicts to Arrow tables: tensors are viewed where their memory lies as Arrow needs it."""
+"""Tensordicts to Arrow tables: tensors whose memory has the layout of Arrow are viewed, others copied."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class NewGroup(Target):
             self._requests.add_box(path, ..., array)
 
     def set_facts(self, facts: dict[str, Any]) -> None:
-        """Say what the store says of the group."""
+        """Write the metadata of the group."""
         self._facts = facts
         self._requests.add_group(self._path, {FACTS: facts})
 

@@ -239,7 +239,7 @@ class ZarrGroup(Group):
             try:
                 yield
             except BaseException:
-                with suppress(Exception):  # the first error says what is wrong
+                with suppress(Exception):  # the first error is the informative one
                     require("zarr", "PersistentTensorDict").core.sync.sync(_end_of_writes())
                 raise
 
@@ -252,7 +252,7 @@ class ZarrGroup(Group):
             self._names.remove(name)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename an array or a group: stores know no other way than to copy it."""
+        """Rename an array or a group: stores can only copy it."""
         self._free(new)
         self._copy(self.find(old), new)
         self.remove(old)
@@ -284,7 +284,7 @@ class ZarrGroup(Group):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the store says of the group; empty if another program wrote it."""
+        """The metadata of the group in the store; empty if another program wrote it."""
         self.store.check_open()
         facts = self.group.attrs.get(FACTS, {})
         if not isinstance(facts, dict):
@@ -295,7 +295,7 @@ class ZarrGroup(Group):
         return facts
 
     def set_facts(self, facts: dict[str, Any]) -> None:
-        """Replace what the store says of the group."""
+        """Replace the metadata of the group in the store."""
         self._change()
         self.group.update_attributes({FACTS: facts})
 

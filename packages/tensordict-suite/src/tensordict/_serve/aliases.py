@@ -1,4 +1,4 @@
-"""Aliases: module paths and private names that published programs import, each with the public name that it stands for.
+"""Aliases: module paths and private names that published programs import, each with its public name.
 
 ``MODULES`` lists the module paths below the public ones and where their names are looked up. ``PRIVATE`` lists private
 names; the modules of ``ANSWER`` and those of ``MODULES`` serve them. An alias is in no ``__all__`` and no ``dir``.

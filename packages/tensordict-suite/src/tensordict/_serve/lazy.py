@@ -93,7 +93,7 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
 
 
 def serve_alias(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Build the ``__getattr__`` and ``__dir__`` of a module path that stands for public modules.
+    """Build the ``__getattr__`` and ``__dir__`` of a module path that is an alias of public modules.
 
     Args:
         module: The full name of the module, a key of ``MODULES``.

@@ -56,7 +56,7 @@ def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyErr
 
 
 def bad_key(key: Any, rule: str = "") -> NotAKeyError:
-    """Report that the value is not a nested key; ``rule`` is what the error says first."""
+    """Report that the value is not a nested key; ``rule`` is the start of the message."""
     rule = rule and f"{rule}. "
     remedy = "name the entry, or index rows with td[index]"
     if isinstance(key, int):

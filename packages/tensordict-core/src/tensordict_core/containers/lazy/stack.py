@@ -139,7 +139,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         return self
 
     def _restacked(self, tds: Iterable[Any], dim: int | None = None) -> Any:
-        """Return a stack of other elements with this one's name and hooks, in the class that the elements ask for."""
+        """Return a stack of other elements with this one's name and hooks, in the class that the elements require."""
         tds = list(tds)
         dim = self._stack_dim if dim is None else dim
         result = type(tds[0])._lazy(tds, dim)

@@ -211,7 +211,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
             dims = len(size)
         rows = _held_once([value for item in items for value in _rows(item, dims)])
         if dim:
-            # the values lie item by item, so the new dimension is the first and moves to where it belongs
+            # the values are in the order of the items, so the new dimension is the first and is moved afterwards
             order = [*range(1, dim + 1), 0, *range(dim + 1, dims + 1)]
             stacked = (len(items), *size[:dims])
             rows = [rows[i] for i in product_positions(stacked, [range(n) for n in stacked], order)]
@@ -238,7 +238,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
     def _ragged(cls, items: Sequence[Any], values: list[Any], meta: Meta) -> Any:
         """Return the column of a lazy stack whose elements differ in batch size, given its values as nested lists.
 
-        It has the batch dimensions in front of those that differ, and lists stand for the others, which have no size.
+        It has the batch dimensions in front of those that differ, and lists in place of the others, which have no size.
         """
         meta = Meta(known_size(meta.batch_size), meta.device)
         if _share_value(items):
@@ -360,7 +360,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         return self
 
     def _operand(self, name: str, other: Any) -> Any:
-        """Return what stands on the other side of an operation, as non-tensor data."""
+        """Return the other operand of an operation as non-tensor data."""
         if isinstance(other, NonTensorDataBase):
             return other
         if isinstance(other, TensorCollection | Tensor):

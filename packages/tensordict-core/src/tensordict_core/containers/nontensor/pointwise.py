@@ -69,7 +69,7 @@ def compared(function: Callable[[Any, Any], bool], doc: str, *, of_any: bool = F
     """Return an operator that looks at the values of each position and gives a bool tensor of the batch size.
 
     Args:
-        function: What it says of two values.
+        function: The comparison of two values.
         doc: Its docstring.
         of_any: Whether any other value is one for all positions; otherwise lists and tensors have one for each.
     """

@@ -1,6 +1,6 @@
-"""Index arithmetic for non-tensor values, which lie in a flat list with a batch size.
+"""Index arithmetic for non-tensor values, which are stored in a flat list with a batch size.
 
-An index or a shape operation is a list of flat positions: for each value of the result, where it lies in the source.
+An index or a shape operation is a list of flat positions: for each value of the result, its position in the source.
 Integers, slices, stacks and permutations are computed in plain Python, which tracers can follow; for everything else
 PyTorch moves a tensor of positions.
 """

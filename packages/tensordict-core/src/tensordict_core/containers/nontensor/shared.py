@@ -1,6 +1,6 @@
 """Shared values: non-tensor values in shared memory, where processes see each other's writes.
 
-The value lies in the memory as a pickle, behind a count of the writes, its length and its checksum. A process unpickles
+The memory contains the value as a pickle, after a count of the writes, its length and its checksum. A process unpickles
 it when the count differs from the one that it has seen. The memory comes from this program and its child processes, as
 what `multiprocessing` sends between them.
 """
@@ -64,7 +64,7 @@ class SharedValue:
         self._seen = int(self._header[0])
 
     def _put(self, data: bytes) -> None:
-        # readers that meet a write see a checksum that does not fit, and read again
+        # a reader during a write finds another checksum, and reads again
         header = self._header
         self._room[: len(data)] = np.frombuffer(data, np.uint8)
         header[1], header[2] = len(data), zlib.crc32(data)
@@ -177,7 +177,7 @@ class SharesValues(OpaqueNode, abstract=True):
         return self.lock_()
 
     def is_shared(self) -> bool:
-        """Return whether the value lies in shared memory."""
+        """Return whether the value is in shared memory."""
         return self._cell() is not None and not self.is_memmap()
 
     def is_memmap(self) -> bool:

@@ -97,7 +97,7 @@ class implement_for:
 
     @classmethod
     def reset(cls, setters_dict: dict[str, implement_for] | None = None) -> None:
-        """Choose again by the installed versions, or as a dictionary says.
+        """Choose again by the installed versions, or by those in a dictionary.
 
         Args:
             setters_dict: The decorator of the function to call, by name, as a copy of ``_implementations`` has it.

@@ -28,7 +28,7 @@ def compact(node: Any, name: str) -> str:
 
     Args:
         node: The tensordict.
-        name: What stands in front.
+        name: The text in front.
 
     >>> compact(TensorDict({"a": torch.zeros(3, 4), "n": {"b": torch.ones(3)}}, [3]), "TensorDict")
     'TensorDict(batch_size=[3], fields={a: f32[4], n: {b: f32[]}})'
@@ -65,7 +65,7 @@ def ordered(node: Any) -> list[str]:
 
 
 def _fields(node: Any, device: torch.device) -> dict[str, Any]:
-    """Return what is printed for each entry: a text, or what stands before the braces and the entries in them."""
+    """Return what is printed for each entry: a text, or the text before the braces and the entries in them."""
     return {
         **{key: _entry(node, key, device) for key in ordered(node)},
         **dict.fromkeys(node._unset_fields(), "None"),

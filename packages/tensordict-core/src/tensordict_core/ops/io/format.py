@@ -39,7 +39,7 @@ def describe(value: Any, **known: Any) -> str:
     """Return the printed form of one entry.
 
     Args:
-        value: The entry; of a lazy stack, that of the first element, which stands for all.
+        value: The entry; of a lazy stack, that of the first element, as an example.
         **known: The ``shape``, ``dtype`` and ``is_shared`` to print, where they are not those of the value; further
             details are left out then.
 

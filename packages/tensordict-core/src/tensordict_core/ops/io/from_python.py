@@ -52,7 +52,7 @@ class BuildOptions(TypedDict, total=False):
 
 
 def sized(td: Any, options: BuildOptions) -> Any:
-    """Set the batch size and names of a tree as the options of a constructor ask, and return it."""
+    """Set the batch size and names of a tree by the options of a constructor, and return it."""
     batch_size, batch_dims = options.get("batch_size"), options.get("batch_dims")
     auto_batch_size, names = options.get("auto_batch_size"), options.get("names")
     if batch_size is not None:

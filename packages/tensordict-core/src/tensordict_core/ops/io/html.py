@@ -1,4 +1,4 @@
-"""``_repr_html_``: the entries as folding tables for notebooks, with shape, dtype, device, size and where they lie.
+"""``_repr_html_``: the entries as folding tables for notebooks, with shape, dtype, device, size and storage.
 
 Nothing is read or copied: shapes come from the containers, sizes from shapes and dtypes. All text that users choose is
 escaped, and the page gets no script and no style sheet, so notebooks show it whether they are trusted or not.
@@ -144,9 +144,9 @@ def _bytes_below(node: Any) -> int:
 
 
 def _stored(node: Any, entry: Any) -> str:
-    """Return where the bytes of an entry lie."""
+    """Return a text for the storage of an entry: memory, a file or a server."""
     if not isinstance(entry, Tensor):
-        return type(node).__name__  # a store, which reads the entry when it is asked for
+        return type(node).__name__  # a store, which reads the entry on access
     file = getattr(entry, "filename", None)  # of a memory-mapped tensor
     if file:
         return f"file {os.path.basename(file)}"

@@ -20,7 +20,7 @@ __all__ = ["PackLayout", "Packing"]
 
 @dataclass(frozen=True)
 class PackLayout:
-    """Where each leaf lies in a tensor that `TensorDictBase.pack` returned; hashable, and compared by value.
+    """The position of each leaf in a tensor that `TensorDictBase.pack` returned; hashable, and compared by value.
 
     Args:
         keys: The keys of the leaves, in the order of their columns.

@@ -30,7 +30,7 @@ ConvertTensors = bool | Literal["numpy"]
 
 
 def _leaf(value: Any, convert: ConvertTensors) -> Any:
-    """Return a leaf as ``convert_tensors`` asks: a tensor, a nested list or an array."""
+    """Return a leaf in the form of ``convert_tensors``: a tensor, a nested list or an array."""
     if not convert or not isinstance(value, Tensor):
         return value
     return value.detach().cpu().numpy() if convert == "numpy" else value.tolist()

@@ -87,7 +87,7 @@ def functions(width: int) -> dict[str, Callable[..., int]]:
         width: The bytes of the items that the kernels move.
 
     Raises:
-        RuntimeError: Numba compiled a kernel to code that does not stand alone.
+        RuntimeError: Numba compiled a kernel to code that is not self-contained.
         ImportError: The kernels are not cached, and Numba is not installed.
 
     >>> sorted(functions(4))

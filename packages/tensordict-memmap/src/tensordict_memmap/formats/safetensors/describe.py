@@ -53,7 +53,7 @@ VERSION = 1
 _PAIRS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
 _INTEGERS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
 _REAL = frozenset(dtype for dtype in CODES if not dtype.is_complex)
-"""The dtypes whose values lie in memory as in a file."""
+"""The dtypes whose values have the same bytes in memory as in a file."""
 
 
 class Layout(NamedTuple):
@@ -88,7 +88,7 @@ class Pack:
     """How the structure describes each non-tensor value, by the id of its node."""
     finite: bool = True
     dotted: bool = True
-    """Whether the names of the tensors tell the structure, but for the batch size, which all nodes have in common."""
+    """Whether the names of the tensors determine the structure, except the batch size, which all nodes share."""
     texts: dict[str, str] = field(default_factory=dict)
     """More texts about the file."""
 
@@ -162,7 +162,7 @@ class Pack:
 
 
 def describe(root: Node) -> Pack:
-    """Name the tensors of a planned schema, and say how a safetensors save stores each.
+    """Name the tensors of a planned schema, and describe how a safetensors save stores each.
 
     Args:
         root: The schema, whose leaves get their names.

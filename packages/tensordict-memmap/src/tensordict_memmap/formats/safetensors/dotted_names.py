@@ -65,12 +65,12 @@ def follows(node: Dense, start: str, size: tuple[int, ...]) -> bool:
 
 
 def size_of_all(record: str, tensors: Mapping[str, torch.Tensor], found: str) -> torch.Size | None:
-    """Return the batch size of all nodes of a save whose names tell the rest of its structure; None if uncertain.
+    """Return the batch size of all nodes of a save whose names determine the rest of its structure; None if uncertain.
 
     Args:
         record: The record.
         tensors: All that the save holds.
-        found: The digest that lies beside the record.
+        found: The digest that is stored beside the schema.
     """
     if found != digest(record, tensors) or not record.startswith(_START):
         return None

@@ -248,7 +248,7 @@ def load_header(text: bytes, data_size: int, where: str) -> Header:
 
     Raises:
         ValueError: The header has invalid or ambiguous JSON, an unknown dtype, a shape that does not match its bytes,
-            or bytes that overlap, leave holes or lie outside the file.
+            or bytes that overlap, leave holes or exceed the file.
 
     >>> load_header(b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1, "x").kinds
     [Kind(dtype=torch.uint8, shape=(1,), nbytes=1)]

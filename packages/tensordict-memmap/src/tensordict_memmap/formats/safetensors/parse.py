@@ -341,7 +341,7 @@ class _Binder:
 
 
 def _is_within(found: tuple[int, ...], size: tuple[int, ...]) -> bool:
-    """Return whether the outer sizes of a node are a batch size, in which -1 stands for sizes that differ."""
+    """Return whether the outer sizes of a node are a batch size, in which -1 marks sizes that differ."""
     return (
         len(found) == len(size) and all(one in (-1, n) for n, one in zip(found, size, strict=True))
     ) or found == size

@@ -1,4 +1,4 @@
-"""Cold start: a process sends a tensordict, its structure included, to processes that know nothing of it."""
+"""Cold start: a process sends a tensordict, its structure included, to processes that have no part of it."""
 
 from __future__ import annotations
 
