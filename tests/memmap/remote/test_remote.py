@@ -109,6 +109,16 @@ def test_shards_compressed_archives_and_consolidated_files_load_back(base, tmp_p
     assert not compare(tmp_path / "back.safetensors", base + "/tree", values=True)
 
 
+@pytest.mark.parametrize("target", ["memory://bucket/again", "file://{}/again"])
+def test_converting_a_remote_save_makes_no_folder_named_like_a_url(base, tmp_path, monkeypatch, target):
+    monkeypatch.chdir(tmp_path)
+    content().save(base + "/x")
+    target = target.format(tmp_path)
+    convert(base + "/x", target)
+    assert not compare(target, content(), values=True)
+    assert os.listdir(tmp_path) == (["again"] if target.startswith("file") else [])
+
+
 def test_file_urls_are_local_paths(tmp_path):
     url = f"file://{tmp_path}/x"
     save(content(), url)

@@ -2,7 +2,7 @@
 
 The source is mapped and the target is written like any save, so neither is in memory as a whole, and the target is
 replaced in one step. A source that cannot be mapped (a compressed archive, a remote save) is first copied to a
-temporary folder beside the target.
+temporary folder, beside the target unless that is a URL.
 """
 
 from __future__ import annotations
@@ -106,12 +106,13 @@ def save_as(data: Any, target: str | os.PathLike[str], format: str | None, **opt
 
 @contextlib.contextmanager
 def _mappable(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
-    """Yield a path whose content can be mapped: the source, or a copy of it beside the target."""
+    """Yield a path whose content can be mapped: the source, or a copy of it, beside a target that is no URL."""
     if not is_remote(source) and not _is_compressed(source):
         yield source
         return
-    parent, name = os.path.split(os.path.abspath(target))
-    os.makedirs(parent, exist_ok=True)
+    parent, name = (None, "tensordict") if is_remote(target) else os.path.split(os.path.abspath(local_path(target)))
+    if parent is not None:
+        os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}.converted-", dir=parent) as folder:
         copy = os.path.join(folder, "copy")
         if is_remote(source):
