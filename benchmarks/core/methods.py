@@ -124,7 +124,7 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 _ALL_OR_NOTHING = "checks all shapes before the first write: where one does not fit, nothing has changed"
 _OF_MODULE = "collects the entries from the dictionaries of the module, which other code changes without notice"
 REASONS: dict[str, str] = {
-    "is_shared": "asks the memory of the leaves, which may have been shared one by one",
+    "is_shared": "checks the memory of each leaf, because leaves may have been shared one by one",
     "update_": _ALL_OR_NOTHING,
     "copy_": _ALL_OR_NOTHING,
     "set_at_": "goes through the plan of all in-place writes",
@@ -132,7 +132,7 @@ REASONS: dict[str, str] = {
     "any": "calls torch by a function for each leaf, which takes several dimensions too",
     "expand_as": "expands the batch dimensions, then compares the shapes of all leaves",
     "is_empty": "looks for leaves and non-tensor values in nested tensordicts too",
-    "is_memmap": "asks the package that maps tensors, once it is imported",
+    "is_memmap": "calls the package that maps tensors, once it is imported",
     "movedim": "checks that each dimension is named once",
     "moveaxis": "checks that each dimension is named once",
     "lazy apply_": "plans a write into each element, with an index of its own",

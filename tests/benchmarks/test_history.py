@@ -30,7 +30,7 @@ def test_results_name_no_machine_and_no_folder(path):
     assert len(platform.node()) < 4 or platform.node() not in text
 
 
-def test_what_the_dashboard_knows_of_the_benchmarks_is_fresh():
+def test_the_dashboard_has_the_current_descriptions_of_the_benchmarks():
     assert TRACKED.read_text() == history.summary(), "python -m benchmarks.dashboard.history writes it"
 
 

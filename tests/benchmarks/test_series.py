@@ -64,7 +64,7 @@ def test_a_rival_that_is_faster_makes_it_red():
     assert series([1.0] * 20, noise=0.01, torch=2.0, safetensors=0.8).faults() == ["slower than safetensors"]
 
 
-def test_the_page_says_that_a_faster_rival_does_less_only_where_a_note_names_what():
+def test_the_page_notes_that_a_faster_rival_does_less_only_with_a_reason():
     says = "a library that does less is faster"
     slower, slowed = series([1.0] * 20, torch=0.8), series([1.0] * 16 + [1.3] * 4, torch=2.0)
     assert says not in dashboard.landing([slower], "machine", {})
@@ -79,7 +79,7 @@ def test_a_rival_that_is_as_fast_within_the_noise_does_not():
     assert series([1.0] * 20, noise=0.1, torch=0.97).faults() == []
 
 
-def test_what_is_too_noisy_to_tell_is_grey():
+def test_a_series_that_is_too_noisy_is_grey():
     noisy = series([1.0] * 20, noise=0.6, torch=0.7)
     assert noisy.faults() == []
     assert noisy.verdict() == ("grey", "slower than torch, or not: too noisy to tell")
@@ -135,7 +135,7 @@ def test_a_script_without_a_copy_is_an_error():
         dashboard.offline('<script src="https://x.y/new.js"></script>')
 
 
-def test_a_card_says_what_a_reader_must_know_about_the_contenders():
+def test_a_card_explains_the_contenders():
     told = series([1.0] * 3, reference=0.8)
     told.note = "tensordict writes into the <same> file."
     assert '<p class="note">tensordict writes into the &lt;same&gt; file.</p>' in dashboard.card(told, "machine")

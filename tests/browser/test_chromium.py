@@ -60,6 +60,6 @@ def test_a_page_without_a_fault_has_none(browser: Chromium, url: str, name: str)
     assert browser.open(f"{url}/{name}.html", width=400).faults() == []
 
 
-def test_dark_colors_are_asked_for(browser: Chromium, url: str) -> None:
+def test_dark_colors_are_requested(browser: Chromium, url: str) -> None:
     page = browser.open(f"{url}/good.html", dark=True)
     assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")

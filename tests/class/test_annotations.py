@@ -38,7 +38,7 @@ class Leaf(TensorClass, autocast=True):
     tensor: torch.Tensor | None = None
 
 
-def test_a_field_may_name_a_class_that_comes_later():
+def test_a_field_may_name_a_class_that_is_defined_later():
     td = TensorDict(
         {"value": torch.zeros(2)} | {key: TensorDict({"tensor": torch.ones(2)}) for key in ("leaf", "same")}
     )

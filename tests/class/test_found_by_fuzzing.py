@@ -26,7 +26,7 @@ def test_a_missing_non_tensor_value_is_an_error_unless_there_is_a_default() -> N
         assert instance.get_non_tensor("label", default="none") == "none"
 
 
-def test_the_shape_of_a_field_is_asked_by_keyword_too() -> None:
+def test_the_shape_of_a_field_is_read_by_keyword_too() -> None:
     assert point().get_item_shape(key="x") == torch.Size([2])
 
 

@@ -40,7 +40,7 @@ def test_the_identical_permutation_of_a_lazy_stack_is_a_new_instance():
     assert stack.permute(0, 1) is not stack and stack.flatten(1, 1) is stack
 
 
-def test_a_class_tells_its_fields():
+def test_a_class_lists_its_fields():
     point = Point(torch.zeros(1))
     assert [field.name for field in Point.fields()] == [field.name for field in point.fields()] == ["x", "z"]
 

@@ -187,7 +187,7 @@ def test_selections_keep_the_class(sample):
     assert type(sample.empty()) is Sample and sample.empty().x is None
 
 
-def test_flattened_keys_that_are_no_fields_give_a_tensordict(plain):
+def test_flattened_keys_that_are_not_fields_give_a_tensordict(plain):
     holder = Holder(plain, batch_size=[3])
     flat = holder.flatten_keys(".")
     assert type(flat) is TensorDict and set(flat.keys()) == {"plain.x", "plain.y"}

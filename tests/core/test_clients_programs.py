@@ -96,6 +96,6 @@ def test_the_message_of_a_stack_that_fails_starts_with_the_reason(other, start):
     assert re.match(start, str(caught.value))
 
 
-def test_the_message_about_a_bad_key_says_what_a_key_is():
+def test_the_message_about_a_bad_key_defines_keys():
     with pytest.raises(RuntimeError, match="key should be a Sequence<NestedKey>"):
         TensorDict({}).get(1)

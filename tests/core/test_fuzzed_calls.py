@@ -211,7 +211,7 @@ def test_a_missing_value_without_a_default_is_an_error():
             td.get_non_tensor(key)
 
 
-def test_the_empty_tuple_is_no_key():
+def test_the_empty_tuple_is_not_a_key():
     for read in (lambda td: td.get(()), lambda td: td.get((), None)):
         with pytest.raises(KeyError, match="empty tuple is not a key"):
             read(TensorDict({"a": 1}))
@@ -284,7 +284,7 @@ def test_a_default_completes_ragged_nodes_element_by_element(default):
     assert result["n"][1]["q"].tolist() == [0.0, 0.0] and result["n"][1]["e"] == 0 and result["n"][0]["q"] == 0
 
 
-def test_a_default_stands_for_a_missing_ragged_node():
+def test_a_default_replaces_a_missing_ragged_node():
     td = with_ragged_node()
     assert td.rsub(td.exclude("n"), default=0)["n"][1]["q"].tolist() == [-1.0, -1.0]
     assert td.exclude("n").sub(td, default=0)["n"][1]["e"] == -3

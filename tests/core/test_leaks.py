@@ -216,7 +216,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_what_torch_does_without_a_copy_is_done_without_a_copy(name: str) -> None:
+def test_operations_that_torch_does_without_a_copy_do_not_copy(name: str) -> None:
     td = TensorDict({"a": torch.arange(6).reshape(2, 3), "n": {"b": torch.arange(6.0).reshape(2, 3)}}, [2, 3])
     result = VIEWS[name](td)
     for path in (("a",), ("n", "b")):

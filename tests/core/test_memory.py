@@ -123,7 +123,7 @@ def test_a_view_at_an_index_shares_its_parent() -> None:
         lambda td: td.lock_(),
     ],
 )
-def test_what_changes_no_value_copies_none(operate: Callable[[Any], Any]) -> None:
+def test_operations_that_change_no_value_copy_none(operate: Callable[[Any], Any]) -> None:
     td = _dense()
     assert operate(td)["a"].data_ptr() == td["a"].data_ptr()
 

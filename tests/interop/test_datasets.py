@@ -82,7 +82,7 @@ def test_both_refuse_the_same_rows(tmp_path, name):
         check(load_memmap(path), 3)
 
 
-def test_both_refuse_what_is_no_save_and_what_are_no_rows(tmp_path):
+def test_both_refuse_folders_without_a_save_and_invalid_rows(tmp_path):
     rows(ours, 0, 3).save(tmp_path / "x")
     for append in (append_memmap, reference.append_memmap):
         with pytest.raises(ValueError):

@@ -16,7 +16,7 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
-def test_the_import_leaves_alone_what_saves_and_loads_need():
+def test_the_import_does_not_load_dependencies_of_saves_and_loads():
     code = (
         "import sys, tensordict_memmap\nprint(*[name for name in sys.modules if name.startswith('tensordict_memmap.')])"
     )
@@ -35,7 +35,7 @@ def test_a_save_and_a_load_import_neither_checkpoints_nor_datasets(tmp_path):
 
 
 @pytest.mark.parametrize("name", tensordict_memmap.__all__)
-def test_each_public_name_is_found_where_the_package_says(name):
+def test_each_public_name_is_listed_and_found(name):
     found = getattr(tensordict_memmap, name)
     assert found.__name__ == {"MemmapTensor": "MemoryMappedTensor", "load": "load_memmap"}.get(name, name)
     assert name in dir(tensordict_memmap)

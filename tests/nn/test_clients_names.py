@@ -55,7 +55,7 @@ def test_dispatch_can_be_switched_off_for_a_block():
     assert module(loc=torch.zeros(2), scale=torch.ones(2)).shape == (2,)
 
 
-def test_a_subclass_asks_for_the_keys_of_a_sequence_before_its_modules_are_set():
+def test_a_subclass_reads_the_keys_of_a_sequence_before_its_modules_are_set():
     class Own(TensorDictModule):
         def __init__(self, *modules):
             object.__setattr__(self, "known", TensorDictSequential._compute_in_and_out_keys(modules))

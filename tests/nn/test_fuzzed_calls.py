@@ -25,7 +25,7 @@ def test_parameters_are_made_of_dictionaries():
     assert TensorDictParams.from_dict(source, batch_dims=1).batch_size == (2,)
 
 
-def test_the_parameters_of_modules_are_of_the_subclass_that_is_asked():
+def test_from_module_of_a_subclass_returns_the_subclass():
     params = Batch.from_module(nn.Sequential(nn.Linear(2, 2)), lock=True)
     assert type(params) is Batch and type(params["0"]) is Batch and params.is_locked
     assert type(Batch.from_modules(nn.Linear(2, 2), nn.Linear(2, 2))) is Batch

@@ -96,7 +96,7 @@ def test_strictness_that_is_set_after_compilation_is_seen():
         compiled(data())
 
 
-def test_a_forward_that_is_removed_after_compilation_is_gone():
+def test_a_forward_that_is_removed_after_compilation_is_not_called():
     sequence = TensorDictSequential(TensorDictModule(torch.neg, ["a"], ["h"]))
     sequence[0].forward = replaced(sequence[0].forward)
     torch._dynamo.reset()

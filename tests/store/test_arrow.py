@@ -81,7 +81,7 @@ NULLS = {
 
 
 @pytest.mark.parametrize("name", NULLS)
-def test_a_null_value_is_refused_unless_it_is_asked_for(name):
+def test_a_null_value_is_refused_by_default(name):
     with pytest.raises(ValueError, match="null value"):
         from_arrow(pa.table({name: NULLS[name]}))
 
@@ -142,7 +142,7 @@ def test_a_tensordict_is_the_same_after_a_round_trip():
     shape=st.lists(st.integers(1, 3), max_size=3),
     dtype=st.sampled_from([torch.int16, torch.float64, torch.bool, torch.uint8]),
 )
-def test_any_tensor_comes_back_with_its_bits(rows, shape, dtype):
+def test_any_tensor_is_restored_bit_by_bit(rows, shape, dtype):
     leaf = torch.randint(0, 2, (rows, *shape)).to(dtype)
     again = from_arrow(to_arrow(TensorDict({"a": {"b": leaf}}, [rows])))["a", "b"]
     assert again.dtype == dtype and torch.equal(again, leaf)
@@ -153,7 +153,7 @@ def test_ragged_entries_of_lazy_stacks_become_lists():
     assert to_arrow(stack)["x"].to_pylist() == [[0.0], [0.0, 0.0]]
 
 
-def test_what_has_no_column_is_refused_with_its_key():
+def test_entries_without_a_column_are_refused_with_their_key():
     def table(**entries):
         return to_arrow(TensorDict({"n": entries}, [2]))
 

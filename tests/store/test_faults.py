@@ -189,7 +189,7 @@ def test_a_pickle_in_a_file_is_not_loaded_unasked(tmp_path, backend):
     stored.close()
 
 
-def test_a_shape_of_zarr_that_lies_is_an_error_and_no_memory(tmp_path):
+def test_a_wrong_shape_in_a_zarr_store_is_an_error_and_allocates_nothing(tmp_path):
     sample().to_zarr(tmp_path / "data").close()
     for name in ("x/zarr.json", "zarr.json"):
         text = (tmp_path / "data" / name).read_text()

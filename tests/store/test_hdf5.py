@@ -75,7 +75,7 @@ def test_chunks_are_rows_and_scalars_have_none(tmp_path):
     td.close()
 
 
-def test_modes_say_what_may_be_written(path, tmp_path):
+def test_modes_determine_which_writes_are_allowed(path, tmp_path):
     td = TensorDict.from_h5(path)
     before = path.read_bytes()
     for change in (
@@ -100,7 +100,7 @@ def test_modes_say_what_may_be_written(path, tmp_path):
         PersistentTensorDict(filename=path, backend="csv")
 
 
-def test_a_closed_file_says_so(path):
+def test_a_closed_file_is_an_error_that_names_it(path):
     td = TensorDict.from_h5(path)
     td.close()
     with pytest.raises(RuntimeError, match="closed; open it again"):
@@ -273,7 +273,7 @@ def test_a_killed_writer_leaves_the_earlier_file(path):
 
 
 @pytest.mark.parametrize("size", [0, 10, 500])
-def test_a_truncated_file_is_an_error_that_says_so(path, size):
+def test_a_truncated_file_is_reported_as_damaged(path, size):
     whole = path.read_bytes()
     path.write_bytes(whole[: size or len(whole) - 100])
     with pytest.raises(OSError, match=r"data\.h5.*(restore it from a copy|no HDF5 file)"):
@@ -373,7 +373,7 @@ def test_unusual_names_are_stored_and_replaced(tmp_path, name):
     assert TensorDict.from_h5(tmp_path / "x.h5")[name].tolist() == [2.0] * 3
 
 
-def test_new_files_are_what_h5py_writes_itself(tmp_path):
+def test_new_files_equal_those_of_h5py(tmp_path):
     values = {"f": torch.rand(4, 3), "b": torch.tensor([True, False]), "s": torch.tensor(2.5), "c": torch.ones(2) * 1j}
     TensorDict(values).to_h5(tmp_path / "ours.h5").close()
     with h5py.File(tmp_path / "plain.h5", "w") as plain, h5py.File(tmp_path / "ours.h5") as file:

@@ -75,7 +75,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 @pytest.mark.parametrize("name", INDICES)
-def test_an_index_reads_and_writes_what_it_selects(store, name):
+def test_an_index_reads_and_writes_its_rows(store, name):
     index, plain = INDICES[name], sample()
     stored = store.put(plain)
     assert (stored[index] == plain[index]).all() and stored[index].batch_size == plain[index].batch_size

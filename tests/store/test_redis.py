@@ -114,7 +114,7 @@ def test_time_to_live_ends(redis_port, kind):
     assert store.client.ping() and all(client.ttl(name) == -1 for name in client.keys(f"*{store.td_id}*"))
 
 
-def test_a_value_that_is_gone_is_an_error_and_is_not_made_again(store):
+def test_a_deleted_value_is_an_error_and_is_not_recreated(store):
     client = store.client
     client.delete(store._tree.data(("x",)))
     with pytest.raises(KeyError, match="'x' is gone from the server"):
@@ -195,7 +195,7 @@ def test_a_stack_is_opened_as_a_stack_only(redis_port):
 # faults ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_gone_is_an_error_and_a_new_one_is_found(redis_server):
+def test_a_stopped_server_is_an_error_and_a_new_one_is_found(redis_server):
     store = sample().to_store(port=redis_server.port)
     redis_server.stop()
     for operation in (
@@ -281,7 +281,7 @@ def test_metadata_that_lie_are_an_error(redis_port, fields, message):
         TensorDictStore.from_store(port=redis_port, td_id=store.td_id, batch_size=[]).get("x")
 
 
-def test_a_pickle_that_somebody_put_there_is_not_loaded(redis_port, tmp_path):
+def test_a_pickle_written_by_another_client_is_not_loaded(redis_port, tmp_path):
     class Attack:
         def __reduce__(self) -> Any:
             return open, (str(tmp_path / "attacked"), "w")
@@ -365,7 +365,7 @@ def test_many_random_rows_of_several_entries_are_written_where_they_belong(store
     assert (td.to_tensordict() == local).all()
 
 
-def test_what_is_popped_can_still_be_read(redis_port):
+def test_popped_entries_can_still_be_read(redis_port):
     stored = TensorDict({"a": torch.ones(3), "n": {"b": torch.arange(3)}}, [3]).to_store(port=redis_port)
     assert stored.detach_().pop("n")["b"].tolist() == [0, 1, 2]
     assert list(stored.keys()) == ["a"]

@@ -107,7 +107,7 @@ def test_a_lazy_stack_of_equal_elements_arrives_dense(exchange):
     assert not isinstance(td, LazyStackedTensorDict) and td["a"].tolist() == [[0, 0], [1, 1]]
 
 
-def test_what_has_no_form_in_a_stream_is_refused_and_the_pipe_goes_on(exchange):
+def test_entries_that_a_stream_cannot_hold_are_refused_and_the_pipe_stays_open(exchange):
     async def scenario(one, other):
         for entry, match in ((object(), "holds a object"), (torch.zeros(2).to_sparse(), "in the layout")):
             with pytest.raises(TypeError, match=match):

@@ -95,7 +95,7 @@ async def all_of(pipe: TensorDictPipe) -> list[Any]:
     return [td.clone() async for td in pipe]
 
 
-def test_tensordicts_of_every_size_go_both_ways_and_the_end_is_told():
+def test_tensordicts_of_every_size_are_sent_both_ways_and_the_end_is_noticed():
     async def exchange():
         server, one, other = await ends()
         large = torch.arange(1 << 20)  # 8 MiB, in several messages
@@ -124,7 +124,7 @@ def test_an_end_that_dies_in_the_middle_of_a_message_is_an_error():
     asyncio.run(exchange())
 
 
-def test_an_end_that_closed_itself_says_so_and_closes_once():
+def test_a_closed_end_raises_an_error_and_closes_once():
     async def exchange():
         server, one, other = await ends()
         await one.aclose()
@@ -153,7 +153,7 @@ def test_a_receive_that_is_cancelled_loses_no_message():
     asyncio.run(exchange())
 
 
-def test_a_length_that_lies_takes_no_memory():
+def test_a_wrong_length_allocates_no_memory():
     async def exchange():
         _, one, other = await ends()
         await one._writer._endpoint.send(np.array([1 << 60], dtype=np.uint64))

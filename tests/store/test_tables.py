@@ -72,7 +72,7 @@ class TestPandas:
         with pytest.raises(TypeError, match=r"takes a pandas.DataFrame"):
             from_pandas({"a": [1]})
 
-    def test_what_is_no_column_is_refused(self):
+    def test_values_that_are_not_columns_are_refused(self):
         with pytest.raises(ValueError, match=r"key 'a' has the shape \[3, 2\]"):
             TensorDict({"a": torch.zeros(3, 2)}, [3]).to_pandas()
         with pytest.raises(TypeError, match="bfloat16"):
@@ -162,7 +162,7 @@ class TestParquet:
 
 
 class TestText:
-    def test_csv_comes_back(self, td, tmp_path):
+    def test_csv_is_read_back(self, td, tmp_path):
         td.to_csv(tmp_path / "a.csv", separator=".")
         assert (tmp_path / "a.csv").read_text().splitlines()[0] == "a,n.x,s"
         again = TensorDict.from_csv(tmp_path / "a.csv", separator=".")
@@ -204,7 +204,7 @@ class TestText:
             td = TensorDict.from_json(path)
             assert td["a"].tolist() == [1, 2] and td["s"] == ["u", "v"] and td.batch_size == (2,)
 
-    def test_what_is_no_record_is_refused(self, tmp_path):
+    def test_values_that_are_not_records_are_refused(self, tmp_path):
         path = tmp_path / "a.json"
         for text, match in (
             ('[{"a": 1}, 3]', "record 1 is a int"),
@@ -251,7 +251,7 @@ class TestMds:
         assert options["columns"] == {"a": "int", "v": "ndarray", "s": "str"} and options["compression"] == "zstd"
         assert first["a"] == 0 and first["s"] == "x" and isinstance(second["v"], np.ndarray) and end == "finished"
 
-    def test_what_is_no_sample_is_refused(self):
+    def test_values_that_are_not_samples_are_refused(self):
         with pytest.raises(TypeError, match="nested tensordict"):
             TensorDict({"n": {"a": torch.zeros(1)}}, [1]).to_mds(out="folder")
         with pytest.raises(ValueError, match="no place to write"):

@@ -71,7 +71,7 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", ["zero_", "mul_", "apply_", "masked_fill_", "update_"])
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
-def test_a_change_reaches_the_file_from_whatever_holds_it(stored, hold, name):
+def test_a_change_of_any_view_reaches_the_file(stored, hold, name):
     change = CHANGES[name] if name != "update_" else lambda td: td.update_(td.to_tensordict().mul_(5))
     reference = plain()
     change(hold(reference))
@@ -80,7 +80,7 @@ def test_a_change_reaches_the_file_from_whatever_holds_it(stored, hold, name):
     assert not (reference == plain()).all()
 
 
-def test_a_view_reads_what_is_used_of_it(stored):
+def test_a_view_reads_only_the_used_rows(stored):
     view = stored[1]
     stored.set_("x", torch.zeros(4, 3))
     assert view["x"].tolist() == [0.0, 0.0, 0.0]
@@ -149,7 +149,7 @@ def test_an_entry_without_dimensions_is_read_and_written(form, tmp_path):
     again.close()
 
 
-def test_what_is_popped_can_still_be_read(stored):
+def test_popped_entries_can_still_be_read(stored):
     taken = stored.pop("n")
     assert taken["y"].tolist() == [1, 2, 3, 4] and list(stored.keys()) == ["x"]
     holder = TensorDict({"held": stored}, [4])
@@ -179,7 +179,7 @@ def test_a_dictionary_takes_the_batch_size_of_its_shapes(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, OSError, ValueError, io.UnsupportedOperation])
-def test_a_write_to_what_is_open_for_reading_is_an_error_of_io(stored, tmp_path, kind):
+def test_a_write_to_a_file_opened_for_reading_is_an_io_error(stored, tmp_path, kind):
     stored.close()
     backend = "h5" if (tmp_path / "data").is_file() else "zarr"
     td = PersistentTensorDict(filename=tmp_path / "data", backend=backend)

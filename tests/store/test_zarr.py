@@ -126,7 +126,7 @@ def test_a_store_that_fails_to_be_written_leaves_the_earlier_one(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["data.zarr"]
 
 
-def test_what_is_missing_or_damaged_is_an_error_that_says_so(tmp_path):
+def test_missing_and_damaged_stores_are_reported(tmp_path):
     with pytest.raises(FileNotFoundError, match="write one with to_zarr"):
         TensorDict.from_zarr(tmp_path / "none.zarr")
     sample().to_zarr(tmp_path / "data.zarr", chunks=5).close()

@@ -25,7 +25,7 @@ def test_a_private_name_is_a_public_object_of_its_owner(name):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_path_has_the_names_of_the_modules_that_it_stands_for(module):
+def test_a_module_path_has_the_names_of_its_public_modules(module):
     here = importlib.import_module(module)
     for home in map(importlib.import_module, MODULES[module]):
         for name in home.__all__:
@@ -126,7 +126,7 @@ def test_lazy_stacks_are_walked_element_by_element():
     assert as_lists(torch.Tensor)
 
 
-def test_methods_with_an_underscore_do_what_the_public_ones_do():
+def test_methods_with_an_underscore_equal_the_public_ones():
     td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.zeros(3)}}, [3], names=["time"])
     assert td._has_names()
     assert td._get_names_idx(0) is None

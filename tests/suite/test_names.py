@@ -202,7 +202,7 @@ def test_it_refuses_to_share_the_name_with_the_reference(tmp_path):
     assert "`pip uninstall tensordict`" in last
 
 
-def test_the_version_is_the_release_that_the_suite_stands_in_for():
+def test_the_version_is_the_release_that_the_suite_replaces():
     assert tensordict.__version__ == RELEASE == "0.15.3"
     assert version("tensordict-suite") != RELEASE
     with pytest.raises(PackageNotFoundError):

@@ -22,7 +22,7 @@ def samples() -> Sample:
 
 
 @pytest.mark.parametrize("form", ["h5", "zarr"])
-def test_a_tensorclass_stands_on_a_store(form, tmp_path):
+def test_a_tensorclass_works_over_a_store(form, tmp_path):
     stored = getattr(TensorDict({"x": torch.arange(6.0).view(3, 2), "label": "first"}, [3]), f"to_{form}")(
         tmp_path / "a"
     )
@@ -35,7 +35,7 @@ def test_a_tensorclass_stands_on_a_store(form, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["h5", "zarr"])
-def test_an_entry_that_is_a_tensorclass_comes_back_as_one(form, tmp_path):
+def test_a_tensorclass_entry_is_read_as_a_tensorclass(form, tmp_path):
     td = TensorDict({"sample": samples(), "y": torch.ones(3)}, [3])
     getattr(td, f"to_{form}")(tmp_path / "a").close()
     stored = getattr(TensorDict, f"from_{form}")(tmp_path / "a", mode="r+")

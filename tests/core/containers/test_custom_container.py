@@ -165,7 +165,7 @@ def test_a_new_key_of_an_indexed_write_has_zeros_elsewhere():
     assert td["new"].shape == (10, 3) and td["new"].sum() == 6
 
 
-def test_a_container_without_write_says_so():
+def test_a_container_without_write_raises_an_error_that_names_the_method():
     class ReadOnly(Store):
         _write = CustomContainer._write
 

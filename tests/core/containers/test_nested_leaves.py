@@ -49,7 +49,7 @@ def test_they_are_stored_by_every_way(td):
         TensorDict({"j": leaf}, [4])
 
 
-def test_a_batch_size_of_minus_one_stands_for_a_size_that_differs():
+def test_a_batch_size_of_minus_one_marks_a_size_that_differs():
     leaf = torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(3, 6)])
     td = TensorDict({"n": leaf}, [2, 3, -1])
     assert td.batch_size == (2, 3, -1) and td.to_padded_tensor().batch_size == (2, 3, 6)

@@ -29,7 +29,7 @@ VALUES = ["text", b"bytes", None, 3.5, (1, "x"), {"k": [1]}, Odd(), lambda: 0, t
 
 
 @pytest.mark.parametrize("value", VALUES, ids=[type(v).__name__ for v in VALUES])
-def test_any_value_goes_through_every_operation(value):
+def test_every_operation_accepts_any_value(value):
     td = TensorDict({"v": NonTensorData(value, batch_size=[2, 3]), "t": torch.zeros(2, 3)}, [2, 3])
     for result in (td, td[0], td[:, 1:], td.reshape(-1), td + 1, td.clone(), td.apply(torch.neg), td.unbind(0)[0]):
         assert result["v"] is value and is_non_tensor(result.get("v"))
@@ -72,7 +72,7 @@ def test_stacking_puts_values_along_the_new_dimension():
     assert torch.stack([mixed, one], 1)["s"] == [["e", "a"], ["e", "b"]]
 
 
-def test_equal_values_stay_one_where_the_option_or_metadata_says_so():
+def test_equal_values_stay_one_by_the_option_or_as_metadata():
     tds = [TensorDict({"s": "x", "m": MetaData("m")}) for _ in range(2)]
     with set_capture_non_tensor_stack(True):
         assert torch.stack(tds)["s"] == "x"

@@ -27,7 +27,7 @@ def test_each_leaf_is_described_under_its_key(td: TensorDict) -> None:
     assert type(attrs.get("a")) is TensorAttrs and is_tensor_collection(one) and attrs["s"] == "text"
 
 
-def test_only_the_fields_that_are_asked_for_are_written(td: TensorDict) -> None:
+def test_only_the_requested_fields_are_recorded(td: TensorDict) -> None:
     assert td.attrs(fields=["dtype"])["a"].to_dict() == {
         "tgt_device": None,
         "tgt_dtype": torch.float32,
@@ -38,7 +38,7 @@ def test_only_the_fields_that_are_asked_for_are_written(td: TensorDict) -> None:
         td.attrs(fields=["stride"])
 
 
-def test_each_leaf_takes_what_is_written_under_its_key(td: TensorDict) -> None:
+def test_each_leaf_takes_the_spec_under_its_key(td: TensorDict) -> None:
     other = TensorDict({"a": torch.rand(3).double(), "n": {"b": torch.rand(3)}, "own": torch.ones(3)}, [3])
     result = other.to(td.attrs())
     assert [leaf.dtype for leaf in result.values(True, True)] == [torch.float32, torch.int64, torch.float32]
@@ -61,7 +61,7 @@ def test_the_device_of_the_result_is_the_one_that_all_leaves_are_on(td: TensorDi
     assert here.lock_().to(here.attrs()).is_locked and here.to(here.attrs()).names == ["x"]
 
 
-def test_nothing_else_goes_with_attrs(td: TensorDict) -> None:
+def test_attrs_exclude_other_arguments(td: TensorDict) -> None:
     for arguments, options in (((torch.int8,), {}), ((), {"device": "cpu"}), ((), {"cast_filter": lambda *_: True})):
         with pytest.raises(TypeError, match=r"from attrs and allows no other"):
             td.to(td.attrs(), *arguments, **options)
@@ -89,7 +89,7 @@ def test_every_kind_of_entry_is_described() -> None:
     assert td.view_at(slice(0, 1)).attrs()["v"] == ["a"]
 
 
-def test_what_it_is_made_of_is_checked() -> None:
+def test_constructor_arguments_are_checked() -> None:
     one = TensorAttrs("cpu", torch.int8, [3], batch_size=[2], names=["x"])
     assert one.tgt_device == torch.device("cpu") and one.tgt_shape == torch.Size([3]) and one.batch_size == (2,)
     assert repr(one) == "TensorAttrs(tgt_device=cpu, tgt_dtype=torch.int8, tgt_shape=torch.Size([3]))"
@@ -97,7 +97,7 @@ def test_what_it_is_made_of_is_checked() -> None:
         TensorAttrs(tgt_dtype="int8")
 
 
-def test_it_goes_through_what_other_values_go_through(td: TensorDict) -> None:
+def test_operations_treat_specs_as_other_values(td: TensorDict) -> None:
     attrs = td.attrs()
     assert (attrs == attrs.clone()).all() and not (attrs == td.double().attrs()).all()
     for same in (

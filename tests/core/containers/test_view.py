@@ -136,7 +136,7 @@ def test_the_name_that_programs_know_makes_a_view_too():
     assert type(parent()._get_sub_tensordict(0)) is SubTensorDict
 
 
-def test_what_moves_or_detaches_the_tensors_of_the_parent_is_refused():
+def test_moving_or_detaching_the_tensors_of_the_parent_is_refused():
     view = parent().view_at(0)
     with pytest.raises(RuntimeError, match="Converting a sub-tensordict values to memmap cannot be done"):
         view.memmap_()

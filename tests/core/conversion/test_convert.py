@@ -98,7 +98,7 @@ def test_tolist_has_a_list_for_each_batch_dimension():
     assert nested[0]["b"] == [{"c": 0.0}, {"c": 0.0}]
 
 
-def test_a_linked_list_writes_through_and_others_belong_to_nobody():
+def test_a_linked_list_writes_through_and_other_lists_do_not():
     td = TensorDict({"a": torch.zeros(3), "s": ["x", "y", "z"]}, [3])
     rows = td.tolist(as_linked_list=True)
     rows[-1] = {"a": torch.tensor(5.0), "s": "w"}

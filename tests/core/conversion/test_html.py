@@ -40,7 +40,7 @@ def cells(td):
     return Balanced(td._repr_html_()).cells
 
 
-def test_a_row_shows_shape_dtype_device_bytes_and_where_it_lies():
+def test_a_row_shows_shape_dtype_device_bytes_and_storage():
     td = TensorDict({"a": torch.zeros(3, 2), "b": {"c": torch.ones(3).share_memory_()}, "s": "text"}, [3])
     found = cells(td)
     assert found[0] == "TensorDict, batch_size=[3]: 3 entries, 36 B"

@@ -56,7 +56,7 @@ def test_a_layout_decides_the_order_and_checks_the_leaves(td):
         layout.unpack(flat[:, 1:])
 
 
-def test_what_has_no_columns_is_refused(td):
+def test_entries_without_columns_are_refused(td):
     with pytest.raises(TypeError, match="key 'x' is a NonTensorData"):
         td.clone().set("x", NonTensorData("text", [5])).pack()
     with pytest.raises(TypeError, match=r"key 'p' is torch.int64"):

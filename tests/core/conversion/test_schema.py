@@ -26,7 +26,7 @@ def test_a_schema_gives_zeros_of_the_batch_size_and_the_feature_shapes(storage):
     assert td["o"].sum() == 4
 
 
-def test_a_schema_that_says_nothing_is_refused():
+def test_an_empty_schema_is_refused():
     with pytest.raises(ValueError, match="storage='tape' is unknown"):
         TensorDict.from_schema(SCHEMA, storage="tape")
     with pytest.raises(ValueError, match="give a shape and a dtype"):

@@ -81,7 +81,7 @@ def test_an_indexed_write_into_a_leaf_of_autograd_writes_nothing(index, leaf, va
     assert not td["a"].any() and not td["n", "b"].any() and not td["z"].any()
 
 
-def test_apply_in_place_writes_results_into_what_only_holds_copies():
+def test_apply_in_place_writes_results_into_containers_whose_reads_copy():
     td = stack()
     td.apply_(lambda leaf: leaf.add_(1))
     assert td["a"].all() and td["n", "b"].all()

@@ -110,7 +110,7 @@ def test_a_batch_size_is_a_number_or_a_sequence(size: Any) -> None:
 # devices ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_tensordict_with_a_device_moves_what_enters() -> None:
+def test_a_tensordict_with_a_device_moves_new_entries() -> None:
     td = TensorDict({"a": torch.zeros(3)}, [3], device="meta")
     assert td["a"].is_meta
     td["b"] = torch.zeros(3)
@@ -121,7 +121,7 @@ def test_a_tensordict_with_a_device_moves_what_enters() -> None:
     assert td["n"].device == td["new"].device == torch.device("meta")
 
 
-def test_a_tensordict_without_a_device_takes_what_it_is_given() -> None:
+def test_a_tensordict_without_a_device_stores_entries_unmoved() -> None:
     td = TensorDict({"a": torch.zeros(3), "b": torch.zeros(3, device="meta")}, [3])
     assert td.device is None and td["b"].is_meta and td["a"].device.type == "cpu"
     td["n"] = TensorDict({"c": torch.zeros(3)}, [3], device="cpu")

@@ -51,7 +51,7 @@ each_operation = pytest.mark.parametrize("operation", [*VIEWS.values(), *COPIES.
 
 @each_source
 @each_operation
-def test_what_a_block_adds_or_replaces_is_in_the_source(make, operation):
+def test_entries_that_a_block_adds_or_replaces_are_in_the_source(make, operation):
     td = make()
     expected = operation(make())
     with operation(td) as result:
@@ -72,7 +72,7 @@ def test_what_a_block_adds_or_replaces_is_in_the_source(make, operation):
 
 @each_source
 @each_operation
-def test_what_a_block_writes_in_place_is_in_the_source(make, operation):
+def test_in_place_writes_of_a_block_are_in_the_source(make, operation):
     td = make()
     with operation(td) as result:
         result["a"].mul_(2) if make is not lazy else result.mul_(2)
@@ -89,7 +89,7 @@ def test_entries_that_a_block_leaves_alone_stay_the_tensors_they_were(operation)
     assert td["a"] is a and td["n", "x"] is x
 
 
-def test_a_reshape_that_copies_writes_back_what_is_written_into_the_copy():
+def test_a_reshape_that_copies_writes_changes_of_the_copy_back():
     td = TensorDict({"a": torch.zeros(4, 3).T, "b": torch.zeros(3, 4)}, [3, 4])
     with td.reshape(-1) as flat:
         assert flat["a"].data_ptr() != td["a"].data_ptr()
@@ -145,7 +145,7 @@ def test_a_block_that_raises_writes_nothing():
     assert "new" not in td
 
 
-def test_what_a_block_deletes_stays_in_the_source():
+def test_entries_that_a_block_deletes_stay_in_the_source():
     td = dense()
     with td.view(-1) as flat:
         del flat["a"]
@@ -159,7 +159,7 @@ def test_names_come_back():
     assert td["node"].batch_size == (3, 1, 5) and td["node"].names == ["rows", "columns", None]
 
 
-def test_a_source_that_was_locked_meanwhile_says_so():
+def test_a_source_that_was_locked_during_the_block_is_an_error():
     td = dense()
     with pytest.raises(RuntimeError, match="locked"), td.view(-1) as flat:
         flat["new"] = torch.zeros(3)

@@ -106,7 +106,7 @@ def test_a_slice_is_a_view_and_numbers_are_a_copy():
     ],
     ids=str,
 )
-def test_an_index_that_does_not_fit_says_why(index, error, message):
+def test_an_index_that_does_not_fit_is_an_error_with_the_reason(index, error, message):
     with pytest.raises(error, match=message):
         make()[index]
 

@@ -24,7 +24,7 @@ def test_nothing_else_is_a_key(key):
     assert not isinstance(key, NestedKey)
 
 
-def test_it_stands_in_annotations():
+def test_it_can_be_used_in_annotations():
     def find(key: NestedKey | None, keys: list[NestedKey]) -> None: ...
 
     assert get_type_hints(find)["key"] == NestedKey | None

@@ -69,7 +69,7 @@ def test_locking_reaches_every_node_and_unlocking_too():
     assert TensorDict({"a": 1}, lock=True).is_locked
 
 
-def test_what_a_locked_one_holds_is_unlocked_by_that_one_only():
+def test_only_the_locked_root_unlocks_its_nested_tensordicts():
     td = make().lock_()
     for child in (td["n"], td["n", "deep"]):
         with pytest.raises(RuntimeError, match="locked graph"):
@@ -131,7 +131,7 @@ def test_views_are_locked_and_copies_are_not():
         copy["fresh"] = torch.zeros(copy.batch_size)
 
 
-def test_update_may_pass_the_lock_when_asked():
+def test_update_may_ignore_the_lock_on_request():
     td = make().lock_()
     td.update({"x": torch.ones(2)}, ignore_lock=True)
     assert td.is_locked and td["x"].all()
@@ -191,7 +191,7 @@ def test_a_view_whose_tensordict_is_not_locked_refuses_before_anything_is_locked
     assert not td.is_locked and source.is_locked and td.get("view").is_locked
 
 
-def test_references_to_locked_parents_that_are_gone_do_not_pile_up():
+def test_references_to_deleted_locked_parents_do_not_accumulate():
     shared = TensorDict({"a": 1})
     for _ in range(1000):
         TensorDict({"n": shared}).lock_()

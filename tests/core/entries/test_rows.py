@@ -116,7 +116,7 @@ class TestGroupBy:
         values, groups = group_by(TensorDict({"u": torch.zeros(0)}, [0]), "u")
         assert values.shape == (0,) and groups == ()
 
-    def test_what_cannot_be_grouped_is_refused(self):
+    def test_values_that_cannot_be_grouped_are_refused(self):
         with pytest.raises(ValueError, match="batch size is"):
             group_by(TensorDict({"u": torch.tensor(1)}), "u")
         with pytest.raises(KeyError, match="u"):

@@ -59,7 +59,7 @@ def test_where_mixes_values_position_by_position() -> None:
     assert result["s"] == ["left", "right"] and result["v"] == ["a", "d"]
 
 
-def test_where_pads_what_one_side_lacks(td: TensorDict) -> None:
+def test_where_pads_entries_that_one_side_lacks(td: TensorDict) -> None:
     other = TensorDict({"a": torch.zeros(2, 3, 2), "z": torch.ones(2, 3)}, [2, 3])
     rows = torch.tensor([True, False])
     with pytest.raises(KeyError, match="'b'"):

@@ -94,6 +94,6 @@ def test_replacing_nothing_gives_the_tensordict_itself(td):
     assert td.replace() is td and td.replace(a=torch.zeros(3, 1)) is not td
 
 
-def test_the_empty_tuple_is_no_key(td):
+def test_the_empty_tuple_is_not_a_key(td):
     with pytest.raises(TypeError):
         () in td.keys(True)  # noqa: B015 (for its error)

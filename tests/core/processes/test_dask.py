@@ -48,7 +48,7 @@ def test_results_are_written_into_out(executor: Any) -> None:
     assert out["n"].equal(torch.arange(1, 11))
 
 
-def test_an_error_on_the_cluster_says_which_chunk_it_came_from(executor: Any) -> None:
+def test_an_error_on_the_cluster_names_its_chunk(executor: Any) -> None:
     def fail(part: TensorDict) -> TensorDict:
         if 5 in part["a"]:
             raise ValueError("five")

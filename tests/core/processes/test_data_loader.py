@@ -41,7 +41,7 @@ def test_batches_of_workers_are_those_of_this_process(collate_fn):
         assert not ours.is_locked and ours["n", "b"].dtype == torch.int64
 
 
-def test_a_batch_of_a_worker_lies_in_one_block_of_shared_memory():
+def test_a_batch_of_a_worker_is_one_block_of_shared_memory():
     (batch, *_) = batches(samples(), 1, collate)
     assert batch["a"].is_shared()
     assert batch["a"].untyped_storage().data_ptr() == batch["n", "b"].untyped_storage().data_ptr()

@@ -38,5 +38,5 @@ ROWS: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_programs_get_what_the_reference_gives(row: Row) -> None:
+def test_programs_have_the_results_of_the_reference(row: Row) -> None:
     assert_same(row)

@@ -155,11 +155,11 @@ ROWS: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_a_lazy_stack_gives_what_the_reference_gives(row: Row) -> None:
+def test_a_lazy_stack_has_the_results_of_the_reference(row: Row) -> None:
     assert_same(row)
 
 
-def test_a_consolidated_lazy_stack_lies_on_the_cpu(tmp_path: Any) -> None:
+def test_a_consolidated_lazy_stack_is_on_the_cpu(tmp_path: Any) -> None:
     assert_same(consolidated(tmp_path))
 
 

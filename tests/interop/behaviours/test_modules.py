@@ -49,7 +49,7 @@ def test_a_module_may_return_nothing_only_without_output_keys(in_keys: Any, out_
     assert_same(call)
 
 
-def test_a_module_without_output_stands_in_a_sequence() -> None:
+def test_a_module_without_output_works_in_a_sequence() -> None:
     def call(lib: Any) -> Any:
         nothing = lib.TensorDictModule(lambda: None, [], [])
         return lib.TensorDictSequential(nothing, loc_scale(lib))(td_of(lib))
@@ -81,7 +81,7 @@ def test_output_keys_are_strings_and_tuples(keys: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.Linear, int])
-def test_a_class_is_no_module(kind: Any) -> None:
+def test_a_class_is_not_a_module(kind: Any) -> None:
     assert_same(lambda lib: lib.TensorDictModule(kind, ["a"], ["b"]))
 
 
@@ -106,7 +106,7 @@ def test_an_input_key_of_a_dropped_value_warns() -> None:
 
 
 @pytest.mark.parametrize("inplace", [None, True, False, "empty", 0])
-def test_results_go_where_inplace_says(inplace: Any) -> None:
+def test_inplace_decides_where_results_are_written(inplace: Any) -> None:
     def call(lib: Any) -> Any:
         td = td_of(lib)
         made = lib.TensorDictModule(lambda x: x + 1, ["x"], ["y"], inplace=inplace)(td)
@@ -126,7 +126,7 @@ def test_lambdas_are_pickled() -> None:
 
 
 @pytest.mark.parametrize("keys", [[("a", 1)], [()]])
-def test_tuples_of_anything_but_strings_are_no_keys(keys: Any) -> None:
+def test_tuples_of_other_objects_than_strings_are_not_keys(keys: Any) -> None:
     assert_same(lambda lib: lib.TensorDictModule(abs, keys, ["y"]))
     assert_same(lambda lib: lib.TensorDictModule(abs, ["x"], keys))
 
@@ -235,7 +235,7 @@ def test_results_for_another_tensordict_leave_the_inputs_alone(selected: Any) ->
 
 
 @pytest.mark.parametrize("inplace", [None, True, False, "empty"])
-def test_sequences_write_where_inplace_says(inplace: Any) -> None:
+def test_inplace_decides_where_sequences_write(inplace: Any) -> None:
     def call(lib: Any) -> Any:
         td = td_of(lib)
         made = lib.TensorDictSequential(loc_scale(lib), inplace=inplace)(td)

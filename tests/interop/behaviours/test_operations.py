@@ -248,7 +248,7 @@ def bytes_with_grad(lib: Any) -> Any:
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_an_operation_gives_what_the_reference_gives(row: Row) -> None:
+def test_an_operation_has_the_result_of_the_reference(row: Row) -> None:
     assert_same(row)
 
 

@@ -179,7 +179,7 @@ def test_parameters_of_a_module_see_what_is_set() -> None:
 
 @pytest.mark.parametrize("preserve", [True, False])
 @pytest.mark.parametrize("make", [lambda: nn.Linear(2, 2), lambda: nn.BatchNorm1d(2)])
-def test_plain_tensors_leave_the_parameters_where_asked(preserve: bool, make: Any) -> None:
+def test_plain_tensors_leave_the_parameters_on_request(preserve: bool, make: Any) -> None:
     def call(lib: Any) -> Any:
         module = make()
         values = lib.TensorDict.from_module(module).data.clone()
@@ -225,7 +225,7 @@ def test_entries_by_name_and_a_source_exclude_each_other() -> None:
     assert_same(lambda lib: lib.TensorDictParams(lib.TensorDict({"a": 1.0}), b=1))
 
 
-def test_non_tensor_data_is_no_parameter() -> None:
+def test_non_tensor_data_is_not_a_parameter() -> None:
     assert_same(lambda lib: lib.TensorDict({"weight": torch.ones(1, 1), "q": "s"}).to_module(nn.Linear(1, 1)))
 
 

@@ -137,7 +137,7 @@ def test_arguments_of_a_distribution_may_be_parameters() -> None:
 
 
 @pytest.mark.parametrize("log_prob", [False, True])
-def test_a_key_of_a_node_stands_for_the_components_below_it(log_prob: bool) -> None:
+def test_a_key_of_a_node_selects_the_components_below_it(log_prob: bool) -> None:
     def call(lib: Any) -> Any:
         module = lib.ProbabilisticTensorDictModule(
             in_keys=["params"],

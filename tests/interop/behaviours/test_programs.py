@@ -77,7 +77,7 @@ def test_cpu_with_an_index_is_a_device_to_move_from() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "lazy"])
-def test_the_empty_tuple_is_no_key(kind: str) -> None:
+def test_the_empty_tuple_is_not_a_key(kind: str) -> None:
     assert_same(lambda library: () in (td(library) if kind == "dense" else library.lazy_stack([td(library)] * 2)))
 
 

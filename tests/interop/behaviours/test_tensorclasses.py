@@ -203,7 +203,7 @@ def test_a_partial_tensordict_is_wrapped_without_a_check(check: bool) -> None:
     assert_same(call)
 
 
-def test_an_absent_entry_is_no_attribute() -> None:
+def test_an_absent_entry_is_not_an_attribute() -> None:
     def partial(lib: Any) -> Any:
         return typed(lib).from_tensordict(lib.TensorDict({"a": torch.ones(2)}, [2]), check=False)
 
@@ -277,7 +277,7 @@ def stack_of(lib: Any) -> Any:
     return cls, lib.lazy_stack([cls(torch.zeros(2)), cls(torch.ones(2), "q")])
 
 
-def test_a_keyword_that_is_no_field() -> None:
+def test_a_keyword_that_is_not_a_field() -> None:
     assert_same(lambda lib: labelled(lib)(torch.zeros(2), typo=3))
     assert_same(lambda lib: dataclasses.replace(labelled(lib)(torch.zeros(2)), typo=3))
 
@@ -314,7 +314,7 @@ def test_an_instance_of_another_size_is_not_added_to_a_lazy_stack() -> None:
     assert_same(call)
 
 
-def test_a_dense_instance_is_no_lazy_stack() -> None:
+def test_a_dense_instance_is_not_a_lazy_stack() -> None:
     for name in ("append", "insert", "stack_dim", "tensordicts"):
         assert_same(lambda lib, name=name: hasattr(labelled(lib)(torch.zeros(2)), name))
 

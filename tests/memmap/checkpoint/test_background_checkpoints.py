@@ -75,7 +75,7 @@ def gate(monkeypatch):
 
 
 @pytest.mark.parametrize("options", FORMATS)
-def test_training_goes_on_while_the_state_at_the_call_is_saved(gate, options):
+def test_training_continues_while_the_state_at_the_call_is_saved(gate, options):
     one = model(3)
     optimizer = torch.optim.SGD(one.parameters(), lr=1.0, momentum=0.9)
     future = save_checkpoint(
@@ -113,7 +113,7 @@ def test_the_next_checkpoint_waits_for_the_one_in_the_background(gate):
     assert first.done() and sorted(os.listdir("runs")) == ["step-000001", "step-000002"]
 
 
-def test_the_next_checkpoint_cancels_the_one_in_the_background_if_asked(gate):
+def test_the_next_checkpoint_cancels_the_one_in_the_background_on_request(gate):
     first = begin(1, keep=2)
     second = begin(2, keep=2, pending="cancel")
     assert first.cancelled()
@@ -135,7 +135,7 @@ def test_a_cancelled_checkpoint_leaves_the_earlier_ones(gate):
         future.result()
 
 
-def test_a_checkpoint_that_fails_says_so_and_rotates_nothing(monkeypatch):
+def test_a_failed_checkpoint_raises_its_error_and_rotates_nothing(monkeypatch):
     begin(1, keep=1).result()
 
     def full(fd, address, nbytes, offset):

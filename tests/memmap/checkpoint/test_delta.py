@@ -205,7 +205,7 @@ def test_bases_that_cannot_be_checked_are_refused(monkeypatch):
     assert not os.path.exists("d")
 
 
-def test_a_delta_never_overwrites_what_it_needs():
+def test_a_delta_never_overwrites_its_base():
     td = saved("base.safetensors")
     td.save_delta("d.safetensors", base="base.safetensors")
     for target in ("base.safetensors", "d.safetensors"):
@@ -305,7 +305,7 @@ def _rewritten(change):
         ("base", "", "not a relative path"),
         ("id", "md5:0", "does not identify a base"),
         ("tensors", {"a": {"checksum": "zz"}}, "has the checksum 'zz'"),
-        ("tensors", {"a": {"checksum": "", "tensor": 3}}, "lies in 3"),
+        ("tensors", {"a": {"checksum": "", "tensor": 3}}, "refers to 3"),
         ("tensors", {"a": {"checksum": "", "tensor": "x", "blocks": [[4, 2]]}}, "has the block 4 to 2"),
         ("tensors", {"nothing": {"checksum": ""}}, "'nothing' of the delta .* is not in its base"),
         ("tensors", {"big": {"checksum": "", "tensor": "x"}}, "is not in the file"),

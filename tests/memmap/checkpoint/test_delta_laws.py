@@ -60,7 +60,7 @@ def histories(draw):
 
 
 @given(histories(), st.sampled_from(["", ".safetensors"]), st.integers(1, 300))
-def test_a_chain_of_deltas_loads_as_what_was_saved_last(versions, ending, block_size):
+def test_a_chain_of_deltas_loads_the_state_that_was_saved_last(versions, ending, block_size):
     with tempfile.TemporaryDirectory() as folder:
         base = f"{folder}/base{ending}"
         versions[0].save(base, checksum=True)

@@ -160,7 +160,7 @@ def test_options_are_checked():
     assert not os.path.exists("runs")
 
 
-def test_the_folder_of_checkpoints_is_no_checkpoint():
+def test_the_folder_of_checkpoints_is_not_a_checkpoint():
     save(1)
     save(2)
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_a_save_that_fails_leaves_all_earlier_ones(monkeypatch):
     assert sorted(os.listdir("runs")) == ["step-000001", "step-000002"]
 
 
-def test_rotation_alone_keeps_what_it_is_given():
+def test_rotation_keeps_the_given_checkpoint():
     for step in (1, 2, 3):
         TensorDict({"a": torch.ones(step)}).save(f"runs/step-{step}")
     rotate("runs", 1, written="runs/step-3")

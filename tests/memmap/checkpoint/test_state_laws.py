@@ -69,13 +69,13 @@ def alike(a, b):
 
 
 @given(values)
-def test_a_state_comes_back_from_its_record_and_its_tensors(state):
+def test_a_state_is_restored_from_its_record_and_its_tensors(state):
     record, found = pack(state, "state")
     assert alike(unpack(record, TensorDict(found), "state"), state)
 
 
 @given(values, st.sampled_from(["run", "run.safetensors"]))
-def test_a_state_comes_back_from_a_file(state, name):
+def test_a_state_is_restored_from_a_file(state, name):
     with tempfile.TemporaryDirectory() as folder:
         save_checkpoint(f"{folder}/{name}", extra=state, rng=False)
         assert alike(load_checkpoint(f"{folder}/{name}", verify="full").extra, state)

@@ -241,7 +241,7 @@ def test_missing_tensors_are_errors():
         load_checkpoint("later")
 
 
-def test_the_random_state_stays_if_asked():
+def test_the_random_state_is_kept_on_request():
     save_checkpoint("run", rng=False)
     save_checkpoint("with")
     torch.manual_seed(5)

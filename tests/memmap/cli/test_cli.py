@@ -65,7 +65,7 @@ def test_nested_tensors_are_shown_without_a_shape(saved, capsys):
     assert run(capsys, "ls", "n")[1].out.splitlines() == ["n  float32, jagged"]
 
 
-def test_keys_that_nobody_sees_are_quoted_and_wide_ones_take_two_columns(saved, capsys):
+def test_invisible_keys_are_quoted_and_wide_ones_take_two_columns(saved, capsys):
     TensorDict({" ": torch.zeros(1), "名前": torch.zeros(1), "e\u0301": torch.zeros(1)}).save("keys")
     assert run(capsys, "ls", "keys")[1].out.splitlines() == [
         "' '   float32  [1]  4 B",

@@ -71,14 +71,14 @@ class _Evil:
 
 
 @pytest.mark.parametrize("content", [{"a": _Evil()}, [torch.ones(1)], {0: torch.ones(1)}])
-def test_what_is_no_dict_of_tensors_and_plain_values_is_refused(capsys, content):
+def test_other_objects_than_dicts_of_tensors_and_plain_values_are_refused(capsys, content):
     torch.save(content, "model.pt")
     assert main(["convert", "model.pt", "y"]) == 2
     assert capsys.readouterr().err.startswith("tensordict-memmap: ")
     assert not os.path.exists("ran") and not os.path.exists("y")
 
 
-def test_a_refused_file_of_torch_names_what_is_in_it_and_a_damaged_one_says_so(capsys):
+def test_errors_of_torch_files_name_the_class_inside_or_the_damage(capsys):
     torch.save({"a": _Evil()}, "model.pt")
     assert main(["convert", "model.pt", "y"]) == 2
     said = capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_tied_leaves_part_ways_when_they_grow(path):
     assert found["a"].tolist() == [0, 1, 2, 7] and found["b"].tolist() == [0, 1, 2, 8]
 
 
-def test_other_names_of_a_file_keep_what_they_stand_for(path, tmp_path, rows, alike):
+def test_hard_links_of_a_file_keep_their_content(path, tmp_path, rows, alike):
     save(rows(0, 3), path)
     os.link(path / "id.memmap", tmp_path / "snapshot")
     append_memmap(path, rows(3, 4))
@@ -163,7 +163,7 @@ CANNOT = {
 
 
 @pytest.mark.parametrize("name", CANNOT)
-def test_what_cannot_grow_says_so(path, name, rows):
+def test_saves_that_cannot_grow_are_refused_with_a_reason(path, name, rows):
     saved, message = CANNOT[name]
     save(saved, path)
     with pytest.raises(ValueError, match=message):
@@ -183,7 +183,7 @@ def test_appending_needs_a_save_and_rows(path, tmp_path, rows):
         append_memmap(path / "deep", rows(0, 1)["deep"])
 
 
-def test_a_leaf_whose_file_is_gone_or_short_is_not_grown(path, rows):
+def test_a_leaf_whose_file_is_missing_or_short_does_not_grow(path, rows):
     save(rows(0, 3), path)
     os.truncate(path / "id.memmap", 20)
     with pytest.raises(ValueError, match=r"20 bytes .* 'id' take 24"):

@@ -67,7 +67,7 @@ def test_a_replaced_dataset_is_an_error_until_it_is_refreshed(url, tmp_path):
     check(dataset[[99]], [99])
 
 
-def test_missing_credentials_are_an_error_that_says_so(url, monkeypatch):
+def test_missing_credentials_are_reported(url, monkeypatch):
     import fsspec
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):

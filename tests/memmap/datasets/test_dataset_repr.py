@@ -40,7 +40,7 @@ def test_the_html_escapes_keys_and_paths(tmp_path):
     assert "&lt;script&gt;" in html and "<script" not in html and "<i>" not in html and "0 rows" in html
 
 
-def test_a_dataset_whose_folder_is_gone_still_has_a_text(tmp_path):
+def test_a_dataset_whose_folder_was_removed_has_a_repr(tmp_path):
     dataset = MemmapDataset.create(tmp_path / "x", ROW)
     shutil.rmtree(tmp_path / "x")
     assert repr(dataset).startswith("MemmapDataset('")

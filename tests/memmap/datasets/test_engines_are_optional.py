@@ -18,7 +18,7 @@ def test_the_package_imports_no_engine():
 
 
 @pytest.mark.parametrize("name", ["ray", "dask"])
-def test_a_missing_engine_is_an_error_that_says_how_to_install_it(name):
+def test_a_missing_engine_is_an_error_with_the_command_to_install_it(name):
     code = f"""
 import sys
 sys.modules[{name!r}] = None

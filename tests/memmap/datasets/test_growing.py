@@ -73,7 +73,7 @@ def test_a_reader_sees_new_rows_when_it_refreshes_and_keeps_what_it_has(path, da
     assert alike(mapped, rows(0, 2000))
 
 
-def test_what_a_reader_writes_stays_with_it(path, dataset, rows, row):
+def test_writes_of_a_reader_stay_private(path, dataset, rows, row):
     dataset.extend(rows(0, 3))
     reader = MemmapDataset.open(path)
     reader["id"].fill_(77)
@@ -90,14 +90,14 @@ def test_rows_that_count_are_overwritten_in_place(path, dataset, rows):
     assert load_memmap(path)["id"].tolist() == [30, 1, 20, 21, 4, 5, 6, 7, 8, 31]
 
 
-def test_a_writer_goes_on_where_another_stopped(path, rows, row, alike):
+def test_a_writer_continues_where_another_stopped(path, rows, row, alike):
     for start in range(0, 50, 10):
         with MemmapDataset.create(path, row(0)) if start == 0 else MemmapDataset.open(path, "r+") as dataset:
             dataset.extend(rows(start, start + 10))
     assert alike(load_memmap(path), rows(0, 50))
 
 
-def test_after_an_error_in_the_block_only_what_counts_is_kept(path, rows, row, alike):
+def test_after_an_error_in_the_block_only_committed_rows_are_kept(path, rows, row, alike):
     with pytest.raises(ZeroDivisionError), MemmapDataset.create(path, row(0)) as dataset:
         dataset.extend(rows(0, 5))
         dataset.extend(rows(5, 9), commit=False)
@@ -133,7 +133,7 @@ def test_zeros_of_a_resize_take_no_space(path, dataset, row):
     assert load_memmap(path)[-1]["id"] == 5
 
 
-def test_closing_gives_room_back_that_nobody_asked_for(path, rows, row, alike):
+def test_closing_releases_space_that_was_not_reserved(path, rows, row, alike):
     with MemmapDataset.create(path, row(0)) as dataset:
         for number in range(20):
             dataset.append(row(number))

@@ -200,7 +200,7 @@ def test_a_row_that_does_not_match_is_refused_before_it_is_written(path, dataset
     check(dataset[:], [0])
 
 
-def test_what_ragged_columns_cannot_do_is_refused(path, dataset):
+def test_unsupported_operations_of_ragged_columns_are_refused(path, dataset):
     with pytest.raises(RuntimeError, match="cannot be overwritten"):
         dataset[0] = row(0)
     dataset.extend(rows(0, 3))
@@ -256,7 +256,7 @@ values = st.recursive(
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(values, st.text(), st.integers(0, 5)), max_size=12), st.data())
-def test_appended_values_come_back_whatever_the_batches(tmp_path_factory, content, data):
+def test_appended_values_are_read_back_for_any_batches(tmp_path_factory, content, data):
     path = tmp_path_factory.mktemp("law") / "data"
     like = TensorDict({"v": NonTensorData(None), "s": "", "t": torch.zeros(0)})
     with MemmapDataset.create(path, like, ragged=["v", "s", "t"]) as dataset:

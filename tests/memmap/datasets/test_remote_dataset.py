@@ -269,7 +269,7 @@ def test_a_file_that_is_overwritten_in_place_is_an_error(tmp_path, url):
     assert dataset.refresh() == 500 and dataset[3]["x"].sum() == 0
 
 
-def test_refused_credentials_are_an_error_that_says_so(saved, monkeypatch):
+def test_refused_credentials_are_reported(saved, monkeypatch):
     class NoCredentialsError(Exception):
         pass
 

@@ -122,7 +122,7 @@ def test_rows_are_overwritten_by_position(path):
     check(dataset[:], [60, 50, 4, 61])
 
 
-def test_what_a_ring_cannot_do_is_refused(path):
+def test_unsupported_operations_of_rings_are_refused(path):
     dataset = make(path, 4)
     dataset.extend(rows(0, 6))
     with pytest.raises(RuntimeError, match="keeps its size"):
@@ -145,7 +145,7 @@ def url():
 
 
 @pytest.mark.parametrize("count", [0, 3, 5, 8, 14])
-def test_an_upload_has_the_valid_rows_in_order_and_is_no_ring(path, url, count):
+def test_an_upload_has_the_valid_rows_in_order_and_is_not_a_ring(path, url, count):
     with make(path, 5) as dataset:
         for number in range(count):
             dataset.append(rows(number, number + 1)[0])

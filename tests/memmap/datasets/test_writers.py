@@ -21,7 +21,7 @@ from tensordict_memmap import (
 )
 
 
-def test_a_second_writer_is_told_so(path, dataset, rows, row):
+def test_a_second_writer_is_refused(path, dataset, rows, row):
     with pytest.raises(BlockingIOError, match="one writer at a time"):
         MemmapDataset.open(path, "r+")
     with pytest.raises(BlockingIOError, match="one writer at a time"):
@@ -43,7 +43,7 @@ def test_a_writer_detects_that_its_folder_was_replaced(path, dataset, rows):
     assert load_memmap(path)["z"].tolist() == [1, 1]
 
 
-def test_a_forked_child_is_no_second_writer_and_keeps_nobody_out(path, dataset, rows, row, alike):
+def test_a_forked_child_is_not_a_writer_and_holds_no_lock(path, dataset, rows, row, alike):
     dataset.extend(rows(0, 2))
     read_end, write_end = os.pipe()
     begun, ready = os.pipe()
@@ -136,7 +136,7 @@ def test_a_range_has_one_writer_and_is_continued_by_the_next(path, dataset, rows
     assert alike(load_memmap(path), rows(0, 8))
 
 
-def test_ranges_that_nobody_finishes_are_given_up(path, dataset, rows, alike):
+def test_ranges_without_a_writer_are_dropped(path, dataset, rows, alike):
     dataset.close()
     with MemmapDataset.open(path, "r+", part=(2, 4)) as part:
         part.extend(rows(2, 4))

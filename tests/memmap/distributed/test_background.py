@@ -31,7 +31,7 @@ def value_of(path):
 
 
 @pytest.mark.parametrize("name", ["x.safetensors", "x"])
-def test_what_changes_after_the_call_does_not_reach_the_file(ranks, tmp_path, name):
+def test_changes_after_the_call_do_not_reach_the_file(ranks, tmp_path, name):
     def work(rank):
         mesh = init_device_mesh("cpu", (2,))
         td = content(1, mesh)

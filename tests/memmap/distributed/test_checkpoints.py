@@ -206,7 +206,7 @@ def test_ranks_rotate_checkpoints(ranks, tmp_path):
     assert "model" in TensorDict.load(latest(tmp_path / "runs"))
 
 
-def test_a_delta_of_shards_says_what_to_do(ranks, tmp_path):
+def test_a_delta_of_shards_is_refused_with_a_remedy(ranks, tmp_path):
     path = str(tmp_path / "plain")
     save(0, path, None, {})
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is (disabled|u
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_state_dict_comes_back_in_one_process(tmp_path, target):
+def test_a_state_dict_is_restored_in_one_process(tmp_path, target):
     name, options = TARGETS[target]
     state = alone()
     save(state, tmp_path / name, **options)
@@ -170,7 +170,7 @@ class Halving(DefaultSavePlanner):
         return super().transform_object(write_item, object * 2)
 
 
-def test_planners_that_change_objects_are_asked(tmp_path):
+def test_planners_that_change_objects_are_called(tmp_path):
     state = {"a": torch.ones(2), "n": 4, "raw": 1}
     save(state, tmp_path / "x", planner=Halving())
     loaded = load_memmap(tmp_path / "x")

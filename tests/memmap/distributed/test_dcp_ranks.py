@@ -150,7 +150,7 @@ def test_ranks_with_different_keys_save_one_checkpoint(ranks, tmp_path, target):
     assert loaded["all"].tolist() == [1, 1]
 
 
-def test_an_async_save_stores_what_was_there_when_it_was_called(ranks, tmp_path):
+def test_an_async_save_stores_the_values_at_the_call(ranks, tmp_path):
     def work(rank):
         mesh = init_device_mesh("cpu", (2,))
         state = sharded(mesh, 4)

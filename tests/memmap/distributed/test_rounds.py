@@ -75,7 +75,7 @@ def test_a_rank_that_is_cancelled_while_it_is_answered_takes_part(start):
     assert later == [None]
 
 
-def test_ranks_that_arrived_are_told_if_another_withdraws(start):
+def test_ranks_that_arrived_are_notified_if_another_withdraws(start):
     stop = threading.Event()
 
     def before(call, key):
@@ -116,7 +116,7 @@ def test_a_rank_that_is_at_the_next_save_ends_the_one_that_it_cancelled(start):
     assert same(start(first), arrived)
 
 
-def test_a_rank_that_comes_late_to_a_cancelled_save_learns_it_at_once(start):
+def test_a_late_rank_of_a_cancelled_save_is_notified_at_once(start):
     first, second = teams(2)
     with pytest.raises(CancelledError):
         start(first, lambda: True).result(WAIT)

@@ -92,7 +92,7 @@ def test_the_checksums_are_those_that_one_process_records(ranks, tmp_path):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_ranks_verify_what_they_load(ranks, tmp_path, target):
+def test_ranks_verify_the_parts_that_they_load(ranks, tmp_path, target):
     name, options = TARGETS[target]
     path = tmp_path / name
 
@@ -107,7 +107,7 @@ def test_ranks_verify_what_they_load(ranks, tmp_path, target):
     assert ranks.run(2, work) == [True, True]
 
 
-def test_ranks_that_want_different_checksums_are_told_so(ranks, tmp_path):
+def test_ranks_with_different_checksum_options_are_refused(ranks, tmp_path):
     def work(rank):
         sharded(Shard(0), init_device_mesh("cpu", (2,))).save(tmp_path / "x", checksum=bool(rank))
 

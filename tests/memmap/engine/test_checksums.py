@@ -93,7 +93,7 @@ def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypat
 
 @pytest.mark.parametrize("offset", [0, 1, HASH_BYTES - 8, HASH_BYTES + 64, BLOCK - 8])
 @pytest.mark.parametrize("size", [1000, SMALL_FILE, BLOCK, BLOCK + 8, 2 * BLOCK + HASH_BYTES + 8])
-def test_memory_is_hashed_without_reading_it_back_wherever_it_goes(tmp_path, monkeypatch, offset, size):
+def test_memory_is_hashed_without_reading_the_file(tmp_path, monkeypatch, offset, size):
     monkeypatch.setattr(Extent, "read_back", None)
     source = torch.arange(size // 8)
     extent, counted = Extent(offset, size), []
@@ -139,7 +139,7 @@ def test_the_manifest_holds_the_checksum_of_every_file_and_is_sealed(tmp_path):
     assert not read_manifest(tmp_path / "y").is_sealed()
 
 
-def test_what_was_saved_with_checksums_loads_under_every_level(tmp_path):
+def test_saves_with_checksums_load_under_every_level(tmp_path):
     tree().save(tmp_path, checksum=True)
     for verify in ("none", "size", "full"):
         assert load_memmap(tmp_path, verify=verify)["b", "w"].tolist() == [0, 1, 2, 3, 4, 5]
@@ -197,7 +197,7 @@ def test_swapped_and_missing_files_are_seen(tmp_path):
         load_memmap(tmp_path, verify="full")
 
 
-def test_only_what_is_loaded_is_compared(tmp_path):
+def test_only_loaded_entries_are_compared(tmp_path):
     tree().save(tmp_path, checksum=True)
     flip(tmp_path / "a.memmap", 3)
     assert load_memmap(tmp_path, subpath="b", verify="full")["w"].sum() == 15
@@ -206,7 +206,7 @@ def test_only_what_is_loaded_is_compared(tmp_path):
         load_memmap(tmp_path, subpath="a", verify="full")
 
 
-def test_without_checksums_full_verification_is_an_error_that_says_how_to_get_them(tmp_path):
+def test_without_checksums_full_verification_is_an_error_with_a_remedy(tmp_path):
     tree().save(tmp_path)
     with pytest.raises(ValueError, match="checksum=True"):
         load_memmap(tmp_path, verify="full")
@@ -276,7 +276,7 @@ def test_checksums_are_dropped_durably_and_before_a_leaf_is_mapped(tmp_path, mon
     assert calls == [True, "a.memmap"]
 
 
-def test_saving_over_itself_with_checksums_copies_what_others_have_mapped(tmp_path):
+def test_saving_over_itself_with_checksums_copies_mapped_files(tmp_path):
     td = TensorDict({"a": torch.arange(3)}).memmap(tmp_path)
     sealed = td.memmap(tmp_path, checksum=True)
     td["a"][0] = 9

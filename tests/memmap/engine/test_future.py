@@ -84,7 +84,7 @@ def test_progress_counts_the_bytes_that_are_out(tmp_path, td, gate, name):
 
 @pytest.mark.parametrize("earlier", [True, False])
 @pytest.mark.parametrize("name", [*NAMES, "deep/er/x", "deep/er/x.safetensors"])
-def test_cancelling_leaves_no_trace_and_what_was_there_whole(tmp_path, td, gate, name, earlier):
+def test_cancelling_leaves_no_files_and_the_earlier_save_whole(tmp_path, td, gate, name, earlier):
     path = tmp_path / name
     if earlier:
         gate.let_through(100)
@@ -107,7 +107,7 @@ def test_cancelling_leaves_no_trace_and_what_was_there_whole(tmp_path, td, gate,
         assert os.listdir(tmp_path) == []
 
 
-def test_which_entries_are_saved_is_settled_when_the_save_is_asked_for(tmp_path, td, gate):
+def test_the_entries_of_a_save_are_those_at_the_call(tmp_path, td, gate):
     future = td.save(tmp_path / "x", return_early=True)
     assert gate.waits.wait(60)
     td["later"] = torch.zeros(1)
@@ -119,7 +119,7 @@ def test_which_entries_are_saved_is_settled_when_the_save_is_asked_for(tmp_path,
     assert sorted(saved.keys()) == sorted(f"k{i}" for i in range(12)) and saved["k1"].float().mean() == 1
 
 
-def test_values_are_read_while_the_save_goes_on_and_a_clone_is_a_snapshot(tmp_path, td, gate):
+def test_values_are_read_during_the_save_and_a_clone_is_a_snapshot(tmp_path, td, gate):
     shared, copied = (one.save(tmp_path / n, return_early=True) for one, n in ((td, "x"), (td.clone(), "y")))
     assert gate.waits.wait(60)
     td["k11"].fill_(99)
@@ -129,7 +129,7 @@ def test_values_are_read_while_the_save_goes_on_and_a_clone_is_a_snapshot(tmp_pa
     assert TensorDict.load_memmap(tmp_path / "x")["k11"].float().mean() in (11, 99)
 
 
-def test_a_future_passes_on_what_went_wrong_and_nothing_is_left(tmp_path, td, monkeypatch):
+def test_a_future_raises_the_error_of_the_save_and_no_files_are_left(tmp_path, td, monkeypatch):
     def full(fd, addresses, sizes, offset):
         raise OSError(28, "No space left on device")
 

@@ -40,7 +40,7 @@ def kept(tmp_path_factory):
     return folder
 
 
-def test_what_one_process_compiled_the_next_loads_without_numba(kept):
+def test_the_next_process_loads_compiled_kernels_without_numba(kept):
     script = "import sys; sys.modules['numba'] = None\n" + LOAD
     before = the_file(kept).read_bytes()
     fresh(script, kept)

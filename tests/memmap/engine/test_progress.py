@@ -31,7 +31,7 @@ def errors_on(shown, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz"])
-def test_a_long_save_shows_a_bar_on_a_terminal_unless_told_not_to(tmp_path, td, monkeypatch, name):
+def test_a_long_save_shows_a_bar_on_a_terminal_by_default(tmp_path, td, monkeypatch, name):
     terminal = errors_on(Terminal(), monkeypatch)
     td.save(tmp_path / name, pbar=False)
     assert not terminal.getvalue()

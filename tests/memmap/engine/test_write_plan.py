@@ -189,7 +189,7 @@ def test_an_empty_file_is_made_and_a_longer_one_is_cut(tmp_path):
 
 
 @pytest.mark.parametrize("source", [torch.eye(3).to_sparse(), torch.empty(3, device="meta"), np.array(["a", None])])
-def test_what_is_not_plain_memory_is_refused_before_anything_is_written(tmp_path, source):
+def test_sources_without_plain_memory_are_refused_before_anything_is_written(tmp_path, source):
     files = [
         FileWrite(tmp_path / "a", [FileRange("a", torch.ones(3))]),
         FileWrite(tmp_path / "b", [FileRange("bad", source)]),

@@ -93,7 +93,7 @@ def test_eight_threads_save_to_one_place_and_one_wins_whole(tmp_path, leftovers,
 
 
 @pytest.mark.parametrize("name", ["safetensors", "archive", "consolidated", "tree", "shards"])
-def test_who_loads_while_others_save_sees_one_save_whole(tmp_path, leftovers, name):
+def test_loads_during_other_saves_return_one_save_whole(tmp_path, leftovers, name):
     """A folder is opened file by file; the exchange in the middle of that is noticed, and the load begins again."""
     file, store, load = FORMATS[name]
     store(content(0), tmp_path / file)
@@ -210,7 +210,7 @@ def _in_spawned(path, pipe):
     pipe.send(number_of(load_memmap(path)))
 
 
-def test_spawned_processes_save_over_what_their_parent_has_open(tmp_path):
+def test_spawned_processes_save_over_files_that_their_parent_has_open(tmp_path):
     path = tmp_path / "x"
     mapped = memmap(content(1), path)
     context = multiprocessing.get_context("spawn")

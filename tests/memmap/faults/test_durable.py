@@ -85,7 +85,7 @@ def test_file_by_file_the_journal_is_on_the_disk_before_and_the_folders_after(tm
     assert {str(target), str(target / "b")} <= synced(calls[max(moves) :])
 
 
-def test_in_place_everything_is_synced_before_the_manifest_says_so(tmp_path, calls):
+def test_in_place_files_are_synced_before_the_manifest(tmp_path, calls):
     target = tmp_path / "x"
     tree().save(target, atomic=False, durable=True)
     last = max(n for n, entry in enumerate(calls) if entry[0] == "replace")
@@ -110,7 +110,7 @@ def test_one_file_is_synced_before_it_gets_its_name(tmp_path, calls, name, check
     assert calls[now + 1 :] == [("fsync", str(tmp_path / "p"))]
 
 
-def test_what_is_not_asked_to_be_durable_waits_for_no_disk(tmp_path, calls):
+def test_saves_that_are_not_durable_do_not_sync(tmp_path, calls):
     for name in ("x", "x.safetensors", "x.tdz"):
         for _ in range(2):
             tree().save(tmp_path / name)

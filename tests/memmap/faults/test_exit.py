@@ -57,7 +57,7 @@ def test_saves_that_begin_when_the_program_ends_are_made(program, tmp_path):
     assert all(load_memmap(tmp_path / f"saved{n}")["k11"].float().mean() == 11 for n in range(1, 5))
 
 
-def test_a_failed_background_save_is_reported_at_the_end_unless_it_was_asked_for(program, tmp_path):
+def test_a_failed_background_save_without_result_is_reported_at_exit(program, tmp_path):
     (tmp_path / "saved").write_text("in the way")
     shown = program("for _ in range(2): td.save(path, **early)")
     assert shown.count("tensordict-memmap: the background save to") == 2 == len(shown.splitlines())

@@ -111,7 +111,7 @@ def test_a_full_disk_is_an_error_that_names_the_key_and_keeps_the_earlier_save(d
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_fits_only_without_the_earlier_save_is_refused_and_the_earlier_one_stays(disk, leftovers, name):
+def test_a_save_that_fits_only_without_the_earlier_one_is_refused(disk, leftovers, name):
     """Both are on the disk until the new one is whole: that is what all or nothing costs."""
     file, store, load = FORMATS[name]
     target = disk / file
@@ -150,7 +150,7 @@ def test_a_quota_is_an_error_that_names_the_key_and_keeps_the_earlier_save(tmp_p
     assert os.listdir(tmp_path) == [file]
 
 
-def test_overwriting_in_place_on_a_full_disk_says_that_it_was_stopped(disk):
+def test_overwriting_in_place_on_a_full_disk_marks_the_save_as_incomplete(disk):
     """Files are overwritten one by one with ``atomic=False``: what was there is lost, and loading says so."""
     target = disk / "saved"
     save(small(), target)

@@ -350,7 +350,7 @@ class KeepAppending(Append):
         found = len(MemmapDataset.open(self.path))
         assert found in (self.rows, self.rows + 1)
         if found == self.rows:
-            if self.writer._check_writer().written > self.rows:  # written and not committed
+            if self.writer._check_writer().written_rows > self.rows:  # written and not committed
                 self.writer.commit()
             else:
                 self.act()

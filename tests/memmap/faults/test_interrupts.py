@@ -203,7 +203,7 @@ def hold():
         process.stdout.close()
 
 
-def test_a_wait_for_a_lock_has_a_limit_and_names_who_holds_it(tmp_path, hold):
+def test_a_wait_for_a_lock_has_a_limit_and_names_the_holder(tmp_path, hold):
     process = hold(tmp_path, 60)
     with lock_timeout(0.1), pytest.raises(TimeoutError) as raised:
         save(TensorDict({"a": torch.zeros(3)}), tmp_path / "saved")
@@ -223,7 +223,7 @@ def test_a_background_save_keeps_the_limit_of_its_caller(tmp_path, hold):
         future.result()
 
 
-def test_a_long_wait_says_what_it_waits_for(tmp_path, hold, monkeypatch):
+def test_a_long_wait_warns_with_the_name_of_the_lock(tmp_path, hold, monkeypatch):
     monkeypatch.setattr(locks, "_PATIENCE", 0.1)
     hold(tmp_path, 1)
     with pytest.warns(RuntimeWarning, match=f"waiting for the lock of {tmp_path}, which .* holds"):
@@ -231,7 +231,7 @@ def test_a_long_wait_says_what_it_waits_for(tmp_path, hold, monkeypatch):
     assert load_memmap(tmp_path / "saved")["a"].shape == (3,)
 
 
-def test_a_lock_on_a_folder_that_everybody_writes_to_stops_nobody(tmp_path, hold, monkeypatch):
+def test_a_lock_on_a_world_writable_folder_is_ignored(tmp_path, hold, monkeypatch):
     monkeypatch.setattr(locks, "_PATIENCE", 0.1)
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -244,7 +244,7 @@ def test_a_lock_on_a_folder_that_everybody_writes_to_stops_nobody(tmp_path, hold
     assert os.listdir(shared) == ["saved"]
 
 
-def test_savers_in_a_folder_that_everybody_writes_to_exclude_each_other(tmp_path):
+def test_savers_in_a_world_writable_folder_exclude_each_other(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -269,7 +269,7 @@ def test_savers_in_a_folder_that_everybody_writes_to_exclude_each_other(tmp_path
     assert most == 1 and os.listdir(shared) == []
 
 
-def test_a_lock_file_of_somebody_else_is_not_relied_on(tmp_path):
+def test_a_lock_file_of_another_user_is_not_used(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -283,7 +283,7 @@ def test_a_lock_file_of_somebody_else_is_not_relied_on(tmp_path):
     assert load_memmap(shared / "saved")["a"].shape == (3,)
 
 
-def test_what_a_failed_save_wrote_is_closed_and_freed_with_its_error(tmp_path, monkeypatch):
+def test_files_of_a_failed_save_are_closed_and_freed_with_its_error(tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 

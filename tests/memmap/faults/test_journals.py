@@ -94,7 +94,7 @@ def test_a_journal_removes_nothing_through_a_link(target):
 
 
 @pytest.mark.parametrize("lost", ["stage", "a.memmap", "part/meta.json"])
-def test_a_journal_whose_staged_files_are_gone_removes_nothing(tmp_path, fork, fingerprint, lost):
+def test_a_journal_without_its_staged_files_removes_nothing(tmp_path, fork, fingerprint, lost):
     """As in a backup that was taken during a commit and has no staging folders."""
     target = tmp_path / "saved"
     save(TensorDict({"old": torch.zeros(3), "a": torch.zeros(5)}), target)
@@ -145,7 +145,7 @@ def test_a_killed_save_to_a_long_name_is_removed_by_the_next(tmp_path, fork):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files to another user")
-def test_a_journal_of_somebody_else_in_a_folder_above_is_left_alone(target):
+def test_a_journal_of_another_user_in_a_folder_above_is_ignored(target):
     above = target.parent
     (above / STAGE).mkdir()
     (above / STAGE / "planted").write_text("x")

@@ -118,7 +118,7 @@ def at(tmp_path):
 
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_killed_over_an_earlier_save_leaves_one_of_them_whole(at, fork, leftovers, name, rounds):
+def test_a_save_killed_over_an_earlier_one_leaves_one_of_them_whole(at, fork, leftovers, name, rounds):
     file, store, load = FORMATS[name]
     target = at / file
     store(content(0), target)
@@ -131,7 +131,7 @@ def test_what_is_killed_over_an_earlier_save_leaves_one_of_them_whole(at, fork, 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_killed_on_a_fresh_path_is_there_whole_or_absent(at, fork, leftovers, name, rounds):
+def test_a_save_killed_on_a_fresh_path_is_whole_or_absent(at, fork, leftovers, name, rounds):
     file, store, load = FORMATS[name]
     target = at / "new" / "parent" / file
     chance, counter = random.Random(name), Counter()
@@ -216,7 +216,7 @@ def test_a_part_of_a_save_is_replaced_whole_and_the_rest_stays(at, fork, leftove
 
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("earlier", [True, False], ids=["over an earlier save", "into an empty folder"])
-def test_overwriting_in_place_is_whole_or_says_that_it_was_stopped(at, fork, earlier, rounds):
+def test_an_interrupted_overwrite_in_place_is_whole_or_marked_as_incomplete(at, fork, earlier, rounds):
     """Files are overwritten one by one with ``atomic=False``, so a kill costs the content, but never goes unseen."""
 
     def store(td, path, **options):

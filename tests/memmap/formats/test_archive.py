@@ -70,7 +70,7 @@ def test_a_single_element_with_a_stride_is_saved(tmp_path, compression):
 
 
 @pytest.mark.parametrize("compression", [None, "stored", "deflate", "bzip2", "lzma", zipfile.ZIP_DEFLATED])
-def test_an_archive_comes_back_as_it_was(tmp_path, compression):
+def test_an_archive_is_loaded_as_it_was_saved(tmp_path, compression):
     td = tree()
     assert td.save(tmp_path / "x.tdz", compression=compression) is td
     back = TensorDict.load(tmp_path / "x.tdz")
@@ -124,7 +124,7 @@ def test_memmap_maps_the_archive_and_checksums_can_follow(tmp_path):
     assert zipfile.ZipFile(path).testzip() is None
 
 
-def test_writes_to_what_is_loaded_stay_here_unless_asked_otherwise(tmp_path):
+def test_writes_to_a_loaded_tensordict_stay_private_by_default(tmp_path):
     path = tmp_path / "x.tdz"
     td = TensorDict({"a": torch.arange(3)})
     td.save(path)
@@ -164,7 +164,7 @@ def test_packing_and_unpacking_are_inverse(tmp_path):
         unpack_memmap(tmp_path / "folder" / "meta.json", tmp_path / "out")
 
 
-def test_what_is_no_archive_is_told_apart(tmp_path):
+def test_other_files_are_distinguished_from_archives(tmp_path):
     (tmp_path / "text").write_text("PK but no zip")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("a", "b")

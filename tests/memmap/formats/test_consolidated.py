@@ -68,7 +68,7 @@ def test_in_place_the_tensordict_itself_is_consolidated():
 
 
 @pytest.mark.parametrize("options", [{}, {"use_buffer": True}, {"num_threads": 2}], ids=str)
-def test_a_file_comes_back_as_it_was(tmp_path, options):
+def test_a_file_is_loaded_as_it_was_saved(tmp_path, options):
     td = nested()
     made = td.consolidate(tmp_path / "x", **options)
     same(td, made)
@@ -77,7 +77,7 @@ def test_a_file_comes_back_as_it_was(tmp_path, options):
     assert made.is_consolidated() and back.is_consolidated() and made.device.type == "cpu" and back.device is None
 
 
-def test_writes_to_the_result_reach_the_file_and_those_to_what_is_loaded_do_not(tmp_path):
+def test_writes_to_the_result_reach_the_file_and_writes_to_a_load_do_not(tmp_path):
     td = TensorDict({"a": torch.arange(3)}).consolidate(tmp_path / "x")
     td["a"].add_(1)
     from_consolidated(tmp_path / "x")["a"].zero_()
@@ -172,7 +172,7 @@ def test_complex_numbers_that_are_not_aligned_are_refused_rather_than_used(tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_what_has_no_place_in_the_file_is_refused_before_anything_is_written(tmp_path):
+def test_entries_that_the_file_cannot_hold_are_refused_before_anything_is_written(tmp_path):
     with pytest.raises(TypeError, match=r"'n'.*jagged"):
         TensorDict(
             {"n": torch.nested.nested_tensor([torch.rand(2), torch.rand(3)], layout=torch.strided)}
@@ -187,7 +187,7 @@ def test_what_has_no_place_in_the_file_is_refused_before_anything_is_written(tmp
     assert set(from_consolidated(tmp_path / "x").keys()) == {"cls", "leaves"}
 
 
-def test_a_damaged_file_is_an_error_that_says_so(tmp_path):
+def test_a_damaged_file_is_reported_as_damaged(tmp_path):
     path = tmp_path / "x"
     TensorDict(
         {

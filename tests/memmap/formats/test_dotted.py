@@ -74,7 +74,7 @@ MORE = {
 
 
 @pytest.mark.parametrize("name", [*ONLY_NAMES, *MORE])
-def test_a_digest_is_there_where_names_say_all_and_what_is_loaded_is_the_same_without_it(tmp_path, name):
+def test_a_digest_is_saved_if_names_determine_the_structure_and_loads_work_without_it(tmp_path, name):
     source, path = (ONLY_NAMES | MORE)[name](), tmp_path / "x.safetensors"
     to_safetensors(source, path)
     texts = header_of(path)[0]["__metadata__"]
@@ -107,7 +107,7 @@ def _other_structure(header):
 
 
 @pytest.mark.parametrize("change", [_rename, _other_structure])
-def test_what_another_tool_changed_is_read_by_the_record(tmp_path, change):
+def test_files_that_another_tool_changed_are_read_by_the_schema(tmp_path, change):
     path = tmp_path / "x.safetensors"
     to_safetensors(ONLY_NAMES["of a batch"](), path)
     rewrite(path, change)
@@ -140,7 +140,7 @@ def test_without_a_record_no_name_changes_unseen(tmp_path, change, part):
 
 
 @given(st.data())
-def test_what_is_saved_without_a_record_comes_back_in_its_order(tmp_path_factory, data):
+def test_saves_without_a_schema_are_loaded_in_their_order(tmp_path_factory, data):
     names = st.text("ab", min_size=1, max_size=2)
     tree = st.recursive(
         st.just(None), lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3), max_leaves=9
@@ -156,7 +156,7 @@ def test_what_is_saved_without_a_record_comes_back_in_its_order(tmp_path_factory
     assert keys(load_memmap(path)) == keys(source)
 
 
-def test_a_record_that_says_no_more_is_read_too(tmp_path):
+def test_a_redundant_schema_is_read_too(tmp_path):
     path, root = tmp_path / "x.safetensors", {"batch_size": [], "names": None, "keys": {"a": {"tensor": "a"}}}
     to_safetensors(TensorDict({"a": leaf(2)}), path)
     record = json.dumps({"version": 1, "root": root}, separators=(",", ":"))
@@ -179,7 +179,7 @@ def test_a_digest_of_nonsense_changes_no_error(tmp_path, record):
         load_memmap(path)
 
 
-def test_a_shape_that_does_not_start_with_the_batch_size_is_an_error_whatever_the_digest_says(tmp_path):
+def test_a_shape_that_does_not_start_with_the_batch_size_is_an_error_with_any_digest(tmp_path):
     path = tmp_path / "x.safetensors"
     to_safetensors(TensorDict({"a": leaf(2, 3)}, [2]), path)
     rewrite(path, lambda header: header["a"].update(shape=[3, 2]))
@@ -197,7 +197,7 @@ def test_a_part_and_a_load_without_a_lock_go_by_names_too(tmp_path):
 
 
 @given(st.lists(st.text("ab.", max_size=6), unique=True, max_size=12))
-def test_each_tensor_is_under_the_key_that_its_name_says_and_none_is_lost(names):
+def test_each_tensor_is_under_the_key_of_its_name_and_none_is_lost(names):
     tensors = {name: torch.tensor(number) for number, name in enumerate(names)}
     td, found = by_names(tensors), keys_of(names)
     for name, tensor in tensors.items():

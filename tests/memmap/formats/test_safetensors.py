@@ -58,7 +58,7 @@ def test_memmap_like_makes_room_of_zeros(tmp_path):
     assert TensorDict.load(tmp_path / "x.safetensors")["a"].sum() == 2
 
 
-def test_writes_to_what_was_loaded_stay_here_unless_asked_otherwise(tmp_path):
+def test_writes_to_loaded_tensors_stay_private_by_default(tmp_path):
     path = tmp_path / "x.safetensors"
     TensorDict({"a": torch.arange(3)}).save(path)
     from_safetensors(path)["a"].zero_()
@@ -69,7 +69,7 @@ def test_writes_to_what_was_loaded_stay_here_unless_asked_otherwise(tmp_path):
         from_safetensors(path, mode="w")
 
 
-def test_one_key_loads_alone_and_values_go_into_what_is_there(tmp_path):
+def test_one_key_loads_alone_and_values_are_written_into_existing_entries(tmp_path):
     path = tmp_path / "x.safetensors"
     td = TensorDict({"a": torch.arange(3), "b": {"c": torch.ones(2)}})
     td.save(path)
@@ -100,7 +100,7 @@ def test_each_tensor_has_a_version_and_a_storage_of_its_own(tmp_path):
     assert td["n"].untyped_storage().nbytes() == 16 and td["h"].untyped_storage().nbytes() == 8
 
 
-def test_refreshing_sees_what_was_saved_over(tmp_path):
+def test_refreshing_maps_the_new_save(tmp_path):
     path = tmp_path / "x.safetensors"
     td = TensorDict({"a": torch.zeros(2)}).memmap(path)
     TensorDict({"a": torch.ones(2), "b": torch.ones(1)}).save(path)
@@ -115,7 +115,7 @@ def test_a_save_in_the_background_shows_its_progress(tmp_path):
     assert torch.equal(from_safetensors(tmp_path / "x.safetensors")["a"], td["a"])
 
 
-def test_entries_of_other_files_are_copied_only_where_asked(tmp_path):
+def test_entries_of_other_files_are_copied_only_on_request(tmp_path):
     td = TensorDict({"a": torch.arange(3)}).memmap(tmp_path / "tree")
     with pytest.raises(RuntimeError, match="'a'"):
         memmap(td, tmp_path / "x.safetensors")

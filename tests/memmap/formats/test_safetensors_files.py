@@ -51,7 +51,7 @@ def test_unaligned_tensors_open_without_a_copy(tmp_path, raw_bytes):
     assert not from_safetensors(tmp_path / "x.safetensors")["flat"].any()
 
 
-def test_a_header_whose_length_starts_as_an_archive_does_is_no_archive(tmp_path):
+def test_a_header_whose_length_starts_as_an_archive_is_not_an_archive(tmp_path):
     length = int.from_bytes(b"PK", "little")
     header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode().ljust(length)
     for name in ("x.safetensors", "any.name"):
@@ -235,7 +235,7 @@ def test_a_local_address_is_a_path(tmp_path):
     assert from_safetensors(f"file://{tmp_path}/x.safetensors")["a"].item() == 1
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path):
+def test_other_than_regular_files_are_refused(tmp_path):
     os.mkfifo(tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match="regular file"):
         from_safetensors(tmp_path / "x.safetensors")
@@ -261,7 +261,7 @@ PARTS += [
 
 
 @pytest.mark.parametrize("start", ["{", "{" + TEXTS, '{"__metadata__":{},'])
-def test_a_header_of_the_usual_form_says_what_any_other_says(start):
+def test_headers_of_the_usual_form_are_parsed_as_others(start):
     """A space after the first brace makes it another form, and changes nothing of what it says."""
 
     def outcome(text):

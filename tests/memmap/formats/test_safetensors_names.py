@@ -13,7 +13,7 @@ from tensordict_memmap import from_safetensors, to_safetensors
 
 @pytest.mark.parametrize("value", [1.5, math.inf, 1 << 70, "\ud800"])
 @pytest.mark.parametrize("name", ["a", 'quo"te', "back\\slash", "new\nline", "dot.ted", "\u00e9", "__metadata__"])
-def test_any_name_beside_any_value_comes_back(tmp_path, name, value):
+def test_any_name_with_any_value_is_restored(tmp_path, name, value):
     inner = TensorDict({name: torch.arange(3), "other": torch.ones(2)})
     td = TensorDict({"value": NonTensorData(value), name: inner, "deep": TensorDict({name: inner})})
     to_safetensors(td, tmp_path / "x.safetensors")

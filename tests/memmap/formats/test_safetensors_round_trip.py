@@ -24,7 +24,7 @@ from tensordict_memmap.formats.safetensors.header import CODES, Form, dump_heade
 DTYPES = [*CODES, torch.complex128, torch.complex32, torch.float8_e8m0fnu]
 
 
-def test_wide_complex_numbers_are_aligned_whatever_lies_beside_them(tmp_path, same):
+def test_wide_complex_numbers_are_aligned_after_any_tensor(tmp_path, same):
     wide = torch.arange(3).to(torch.complex128)
     td = TensorDict({"a": torch.ones(1, dtype=torch.float64), "b": wide, "c": torch.ones(3), "d": wide * 1j})
     stacked = LazyStackedTensorDict(td, td.clone())
@@ -144,7 +144,7 @@ TREES = {
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("name", TREES)
-def test_a_tensordict_comes_back_as_it_was(tmp_path, name, same):
+def test_a_tensordict_is_loaded_as_it_was_saved(tmp_path, name, same):
     td = TREES[name]()
     to_safetensors(td, tmp_path / "x.safetensors")
     same(td, from_safetensors(tmp_path / "x.safetensors"))
@@ -153,7 +153,7 @@ def test_a_tensordict_comes_back_as_it_was(tmp_path, name, same):
 @pytest.mark.parametrize(
     "value", ["text", None, (1, 2), b"bytes", {"a": [1]}, float("inf"), [{"a": (-float("inf"),)}], 2**70]
 )
-def test_a_value_alone_comes_back(tmp_path, value):
+def test_a_single_value_is_restored(tmp_path, value):
     for td in (NonTensorData(value, batch_size=[2]), NonTensorStack(value, value)):
         to_safetensors(td, tmp_path / "x.safetensors")
         back = from_safetensors(tmp_path / "x.safetensors")
@@ -229,7 +229,7 @@ class Opaque:
     __hash__ = None
 
 
-def test_what_has_no_json_form_is_pickled_and_loads_only_where_that_is_allowed(tmp_path):
+def test_values_without_a_json_form_are_pickled_and_load_only_if_allowed(tmp_path):
     path = tmp_path / "x.safetensors"
     with pytest.warns(UserWarning, match="key 'o' is pickled"):
         to_safetensors(TensorDict({"o": NonTensorData(Opaque())}), path)
@@ -247,7 +247,7 @@ BAD = {
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("make", BAD.values(), ids=BAD)
-def test_what_has_no_values_in_memory_is_refused_before_anything_is_written(tmp_path, make):
+def test_tensors_without_memory_are_refused_before_anything_is_written(tmp_path, make):
     with pytest.raises(TypeError, match="'b', 'bad'"):
         to_safetensors(TensorDict({"b": {"bad": make()}}), tmp_path / "x.safetensors")
     assert os.listdir(tmp_path) == []

@@ -227,7 +227,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("document", DAMAGE, ids=range(len(DAMAGE)))
-def test_a_damaged_description_is_an_error_that_says_what_and_where(document):
+def test_a_damaged_description_is_an_error_that_names_key_and_damage(document):
     memory = Memory()
     memory.files[META] = document
     with pytest.raises(ValueError):
@@ -255,7 +255,7 @@ def test_class_strings_stand_for_registered_names_only():
     assert find_class("<class 'nowhere.C'>", owner="nobody:C") is None
 
 
-def test_what_has_no_place_in_the_layout_is_an_error_that_names_its_key():
+def test_entries_that_the_layout_cannot_hold_are_errors_with_their_key():
     class Odd:
         pass
 

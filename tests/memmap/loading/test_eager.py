@@ -44,7 +44,7 @@ def _save(td: TensorDict, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_loaded_outlives_its_file(td: TensorDict, tmp_path: Path, name: str) -> None:
+def test_loaded_tensors_outlive_their_file(td: TensorDict, tmp_path: Path, name: str) -> None:
     loaded = TensorDict.load(_save(td, tmp_path / name), eager=True)
     for file in [tmp_path / name] if (tmp_path / name).is_file() else list((tmp_path / name).rglob("*.memmap")):
         os.truncate(file, 0)  # a mapping would end the process
@@ -72,7 +72,7 @@ def test_nested_tensors_are_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["folder", "file.safetensors"])
-def test_only_the_bytes_that_are_asked_for_are_read(tmp_path: Path, name: str, read: list[int]) -> None:
+def test_only_the_requested_bytes_are_read(tmp_path: Path, name: str, read: list[int]) -> None:
     td = TensorDict(a=torch.ones(1000, 100), b=torch.ones(1000, 100), batch_size=[1000])
     loaded = load_memmap(_save(td, tmp_path / name), keys=["b"], rows=slice(100, 200), eager=True)
     assert loaded["b"].shape == (100, 100) and "a" not in loaded
@@ -136,7 +136,7 @@ def test_private_loads_from_a_network_are_eager(
     assert not read
 
 
-def test_the_mounts_of_the_system_tell_what_lies_on_a_network(tmp_path: Path) -> None:
+def test_network_file_systems_are_recognized_by_the_mounts(tmp_path: Path) -> None:
     lines = [
         "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw",
         "40 22 0:40 / /net\\040work rw shared:2 - nfs4 server:/x rw",
@@ -153,7 +153,7 @@ def test_the_mounts_of_the_system_tell_what_lies_on_a_network(tmp_path: Path) ->
     assert not mounts.is_on_network(str(tmp_path))
 
 
-def test_prefetch_asks_for_the_pages_of_the_keys_alone(
+def test_prefetch_requests_only_the_pages_of_the_keys(
     td: TensorDict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []

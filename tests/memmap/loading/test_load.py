@@ -45,7 +45,7 @@ def snapshot(root):
     }
 
 
-def test_everything_comes_back_locked_and_mapped(saved):
+def test_loads_are_locked_and_mapped(saved):
     td = TensorDict.load_memmap(saved)
     assert type(td) is TensorDict and not td.is_locked and td.is_memmap()
     assert td.batch_size == (3,) and td.names == ["n"] and td["b"].names == ["n"]
@@ -253,7 +253,7 @@ def pickled(tmp_path):
 
 
 @pytest.mark.parametrize("allowed", [None, False])
-def test_nothing_is_unpickled_unless_asked_for_and_the_error_names_the_key(pickled, allowed):
+def test_values_are_unpickled_only_on_request_and_the_error_names_the_key(pickled, allowed):
     with pytest.raises(ValueError, match=r"\('n', 'odd'\).*allow_pickle"):
         TensorDict.load_memmap(pickled, allow_pickle=allowed)
     assert Opaque.read == []
@@ -335,7 +335,7 @@ def test_entries_go_to_another_device(saved):
 # --- refreshing
 
 
-def test_refreshing_sees_what_was_added_and_keeps_what_is_the_same(saved):
+def test_refreshing_adds_new_entries_and_keeps_unchanged_ones(saved):
     td = TensorDict.load_memmap(saved)
     a, inner = td["a"], td["b"]
     other = TensorDict.load_memmap(saved)
@@ -394,7 +394,7 @@ def test_parts_of_the_oldest_layout_load_without_the_rest(tmp_path):
         load_memmap(tmp_path / "x")
 
 
-def test_the_oldest_layout_is_read_without_running_what_is_in_it(tmp_path):
+def test_the_oldest_layout_is_read_without_executing_its_content(tmp_path):
     Opaque.read.clear()
     write_oldest(tmp_path / "x", {"a": torch.zeros(2)}, extra=Opaque(1))
     with pytest.raises(ValueError, match=r"meta\.pt"):
@@ -444,7 +444,7 @@ def test_more_leaves_than_can_be_mapped_are_refused_before_anything_is_written(t
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_a_tensordict_of_nested_tensors_alone_tells_whether_it_is_mapped(tmp_path):
+def test_is_memmap_works_for_nested_tensors_alone(tmp_path):
     td = TensorDict({"n": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])})
     assert not td.is_memmap()
     td.save(tmp_path / "n")

@@ -83,7 +83,7 @@ def keys(td):
         (["lazy.i"], {("lazy", "i")}),
     ],
 )
-def test_what_patterns_name_loads_alone(saved, patterns, names):
+def test_only_entries_that_match_patterns_are_loaded(saved, patterns, names):
     td = load_memmap(saved, keys=patterns)
     top = set(td.keys())
     found = set(td.exclude("lazy").keys(True, True)) | (top & {"name", "names"})
@@ -118,7 +118,7 @@ def test_keys_go_on_from_a_nested_key(saved):
 
 
 @pytest.mark.parametrize("bad", [[], [()], [3], 3.5, [("a", 3)]])
-def test_what_is_no_pattern_is_refused(saved, bad):
+def test_invalid_patterns_are_refused(saved, bad):
     with pytest.raises((TypeError, ValueError)):
         load_memmap(saved, keys=bad)
 
@@ -316,7 +316,7 @@ def test_rows_that_are_not_there_are_an_index_error(saved, rows):
 
 
 @pytest.mark.parametrize("rows", [True, "1", 1.5, torch.zeros(2), torch.zeros(2, 2, dtype=torch.int64)])
-def test_what_is_no_row_is_a_type_error(rows):
+def test_invalid_row_numbers_are_type_errors(rows):
     with pytest.raises(TypeError, match="rows="):
         as_index(rows, 6)
 
@@ -330,7 +330,7 @@ def test_rows_need_a_batch_dimension(tmp_path):
 # --- where to
 
 
-def test_the_meta_device_goes_with_parts(saved):
+def test_the_meta_device_can_be_combined_with_parts(saved):
     td = load_memmap(saved, device="meta", keys=["encoder", "label"], rows=slice(0, 2))
     assert td["encoder", "0", "weight"].is_meta and td["encoder", "0", "weight"].shape == (2, 2)
 

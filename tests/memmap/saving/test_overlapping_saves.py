@@ -155,7 +155,7 @@ COMMITS = {"x": (job, "save_folder"), "x.tdz": (job, "save_file"), "x.safetensor
 
 @pytest.mark.parametrize("name", COMMITS)
 @pytest.mark.parametrize("size", [3, 7])
-def test_what_a_save_gives_is_what_it_saved(tmp_path, overtaken, name, size):
+def test_a_save_returns_the_values_that_it_saved(tmp_path, overtaken, name, size):
     path = tmp_path / name
     overtaken(*COMMITS[name], lambda: save(content(2, size), path))
     mapped = memmap(content(1), path)
@@ -166,7 +166,7 @@ def test_what_a_save_gives_is_what_it_saved(tmp_path, overtaken, name, size):
 
 
 @pytest.mark.parametrize("size", [3, 7])
-def test_what_is_consolidated_is_mapped_onto_its_own_file(tmp_path, overtaken, size):
+def test_a_consolidated_result_is_mapped_onto_its_own_file(tmp_path, overtaken, size):
     path = tmp_path / "x"
     overtaken(job, "save_file", lambda: content(2, size).consolidate(path))
     assert numbers(content(1).consolidate(path)) == {1}
@@ -192,7 +192,7 @@ def test_a_file_that_stays_as_it_is_is_the_one_that_is_mapped(tmp_path, overtake
 
 
 @pytest.mark.parametrize("name", ["x", "x.tdz", "x.safetensors", "x.memmap"])
-def test_what_is_to_be_new_replaces_nothing_that_came_meanwhile(tmp_path, overtaken, name):
+def test_a_save_that_must_be_new_replaces_no_concurrent_one(tmp_path, overtaken, name):
     path = tmp_path / name
     if name == "x.memmap":
         other = functools.partial(path.write_bytes, b"other")
@@ -233,14 +233,14 @@ def test_rows_that_come_while_a_dataset_is_opened_are_seen_later(tmp_path, overt
         assert len(sent) == 0 and sent.refresh() == 1
 
 
-def test_a_file_that_comes_once_it_was_seen_to_be_absent_is_no_error(tmp_path, monkeypatch):
+def test_a_file_that_appears_after_a_check_for_its_absence_is_not_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "lexists", lambda path: True)
     assert system.read_file(str(tmp_path / "absent")) is None
 
 
 @pytest.mark.parametrize("name", ["x.safetensors", "x.tdz", "deflated.tdz", "x"])
 @pytest.mark.parametrize("size", [3, 7])
-def test_what_lies_elsewhere_is_of_one_save(tmp_path, overtaken, name, size):
+def test_values_in_separate_files_are_of_one_save(tmp_path, overtaken, name, size):
     pytest.importorskip("fsspec", reason="the extra that this tests")
     options = {"compression": "deflate"} if name == "deflated.tdz" else {}
     url = f"memory://{tmp_path.name}/{name}"

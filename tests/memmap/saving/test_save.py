@@ -221,7 +221,7 @@ def test_saving_elsewhere_needs_copy_existing(tmp_path):
     assert TensorDict.load(tmp_path / "2")["a"].tolist() == [0, 1, 2]
 
 
-def test_shared_memory_goes_to_a_folder_without_asking(tmp_path):
+def test_shared_memory_is_copied_to_a_folder(tmp_path):
     td = TensorDict({"a": torch.arange(3)}).memmap()
     assert td.memmap(tmp_path)["a"].filename == str(tmp_path / "a.memmap")
 
@@ -315,7 +315,7 @@ def test_a_save_in_the_background_gives_the_twin(tmp_path):
     assert td.memmap_(return_early=True).result() is td
 
 
-def test_a_save_in_the_background_passes_on_what_went_wrong(tmp_path):
+def test_a_save_in_the_background_raises_its_error(tmp_path):
     (tmp_path / "file").write_text("")
     future = TensorDict({"a": torch.zeros(1)}).memmap(tmp_path / "file", return_early=True)
     with pytest.raises(FileExistsError):
@@ -459,7 +459,7 @@ def test_a_transposed_jagged_tensor_keeps_its_shape_in_shared_memory():
 
 
 @pytest.mark.parametrize("number_of_rows", [3, 5000])
-def test_views_of_what_is_overwritten_in_place_are_read_before(tmp_path, number_of_rows):
+def test_views_of_overwritten_files_are_read_before_the_write(tmp_path, number_of_rows):
     rows = torch.arange(2 * number_of_rows, dtype=torch.int32).view(number_of_rows, 2)
     parts = [torch.ones(1, 2), torch.ones(2, 2)]
     jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)

@@ -28,7 +28,7 @@ CHANGES = {
 @pytest.mark.filterwarnings("ignore:key .* is pickled")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("loaded", [False, True], ids=["saved", "loaded"])
-def test_what_is_changed_in_place_is_changed_in_the_files(tmp_path, change, loaded):
+def test_in_place_changes_reach_the_files(tmp_path, change, loaded):
     td = saved(tmp_path / "td")
     if loaded:
         td = load_memmap(tmp_path / "td")
@@ -54,7 +54,7 @@ def test_checksums_stay_right(tmp_path):
     assert td["one"] == 1 and load_memmap(tmp_path / "td", verify="full")["one"] == 0
 
 
-def test_what_took_the_place_of_the_files_is_left_alone(tmp_path):
+def test_files_that_replaced_those_of_the_save_are_not_changed(tmp_path):
     td = saved(tmp_path / "td")
     memmap(TensorDict({"one": NonTensorData("other", batch_size=[2])}, [2]), tmp_path / "td")
     with pytest.raises(RuntimeError, match="replaced or removed since"):

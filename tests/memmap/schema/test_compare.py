@@ -33,7 +33,7 @@ def wanted():
     )
 
 
-def test_a_report_says_all_that_differs(saved):
+def test_a_report_lists_all_differences(saved):
     report = compare(saved, wanted())
     assert report and report.missing == [("b", "e")] and report.unexpected == [("b", "d")]
     assert report.missing_keys == report.missing and report.unexpected_keys == report.unexpected
@@ -47,7 +47,7 @@ def test_a_report_says_all_that_differs(saved):
     ]
 
 
-def test_what_is_the_same_gives_a_report_that_is_false(saved):
+def test_an_equal_structure_gives_a_false_report(saved):
     report = compare(saved, content().to("meta"))
     assert not report and str(report) == "no difference" and report == Report()
 
@@ -59,7 +59,7 @@ def test_parts_and_paths_are_compared(saved, tmp_path):
     assert compare(saved, tmp_path / "other").unexpected == ["a"]
 
 
-def test_values_are_compared_bit_by_bit_where_asked(saved, tmp_path):
+def test_values_are_compared_bit_by_bit_on_request(saved, tmp_path):
     other = content()
     other["b", "c"][1] = 9
     other["s"] = "other"
@@ -87,7 +87,7 @@ def test_pickled_values_need_not_be_read_to_compare_structures(tmp_path):
         compare(tmp_path / "x", tmp_path / "x.safetensors", values=True)
 
 
-def test_what_has_no_structure_is_refused(saved):
+def test_objects_without_a_structure_are_refused(saved):
     with pytest.raises(TypeError, match="structure"):
         compare(saved, {"a": torch.zeros(1)})
     with pytest.raises(TypeError, match="tensor"):
@@ -114,7 +114,7 @@ def test_the_result_has_the_structure_that_is_wanted(saved):
     assert load_memmap(saved, like=like, strict=False)["b", "c"].dtype == torch.int64
 
 
-def test_what_is_missing_keeps_its_values_or_is_filled(saved):
+def test_missing_entries_keep_their_values_or_are_filled(saved):
     like = wanted().exclude("a")
     td = load_memmap(saved, like=like, strict=False)
     assert td["b", "e"].tolist() == [5, 5, 5] and ("b", "d") not in td.keys(True, True)
@@ -152,7 +152,7 @@ def test_a_difference_leaves_a_tensordict_as_it_was(saved):
     assert not compare(target, before, values=True)
 
 
-def test_what_fits_is_written_into_a_locked_tensordict(saved):
+def test_matching_entries_are_written_into_a_locked_tensordict(saved):
     target = content().apply(torch.zeros_like).lock_()
     target_leaf = target["a"]
     assert not load_into(target, saved)
@@ -192,7 +192,7 @@ def test_loading_over_a_locked_tensordict_that_lacks_a_key_writes_nothing(saved)
     assert target["a"].sum() == 0 and target["b", "c"].sum() == 0
 
 
-def test_loading_over_an_unlocked_tensordict_writes_in_place_and_adds_what_it_lacks(saved):
+def test_loading_into_an_unlocked_tensordict_writes_in_place_and_adds_missing_entries(saved):
     target = content().exclude("s").apply(torch.zeros_like)
     del target["b", "d"]
     a = target["a"]
@@ -238,7 +238,7 @@ def test_entries_are_filled_with_numbers_that_they_can_hold(tmp_path, dtype, fil
     assert load_memmap(tmp_path / "x", like=like, fill=1.0)["b"].tolist() == [1, 1]
 
 
-def test_entries_of_another_shape_are_skipped_if_asked(tmp_path):
+def test_entries_of_another_shape_are_skipped_on_request(tmp_path):
     body, head = torch.nn.Linear(2, 3), torch.nn.Linear(3, 4)
     old = torch.nn.Sequential(body, head)
     TensorDict(dict(old.state_dict())).unflatten_keys(".").save(tmp_path / "model")
@@ -259,7 +259,7 @@ def test_entries_of_another_shape_are_skipped_if_asked(tmp_path):
     assert report.missing == [("2", "weight"), ("2", "bias")] and len(report.loaded) == 2
 
 
-def test_components_of_another_shape_are_skipped_if_asked():
+def test_components_of_another_shape_are_skipped_on_request():
     def nested(*sizes):
         return torch.nested.nested_tensor([torch.ones(n) for n in sizes], layout=torch.jagged)
 

@@ -50,7 +50,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_every_value_of_plain_types_comes_back_the_same(value):
+def test_every_value_of_plain_types_is_restored(value):
     assert same(through_json(value), value)
 
 
@@ -134,7 +134,7 @@ def test_reading_a_dataclass_runs_none_of_its_code():
     assert through_json(point).x == 13
 
 
-def test_what_is_not_registered_has_no_form_and_the_error_says_how_to_give_it_one():
+def test_types_that_are_not_registered_are_refused_with_a_remedy():
     with pytest.raises(NoJsonForm, match="register_type"):
         encode([Loose.ONE])
 
@@ -196,7 +196,7 @@ def test_an_array_of_objects_in_a_file_is_not_unpickled():
         decode({"$": "array", "npy": base64.b64encode(npy.getvalue()).decode()})
 
 
-def test_the_plain_form_is_what_any_reader_understands():
+def test_the_plain_form_is_readable_by_any_json_reader():
     value = {"a": (1, [None, 2.5])}
     assert json.loads(dumps(plain(value))) == {"a": [1, [None, 2.5]]}
     for other in [b"x", {1: 2}, {1, 2}]:
@@ -204,7 +204,7 @@ def test_the_plain_form_is_what_any_reader_understands():
             plain(other)
 
 
-def test_documents_that_are_no_json_are_a_value_error():
+def test_documents_that_are_not_json_raise_a_value_error():
     for document in [b"", b"{", b"\xff", b"[" * 100_000]:
         with pytest.raises(ValueError):
             loads(document)

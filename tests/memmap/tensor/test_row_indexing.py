@@ -188,7 +188,7 @@ def test_updates_in_place_reach_the_file_whatever_the_source(tmp_path, how, warm
 
 @pytest.mark.skipif(not syscalls.LINUX, reason="says which pages are in memory, and drops them")
 @pytest.mark.parametrize("take", [lambda td, rows: td[rows]["x"], lambda td, rows: td["x"][rows]], ids=["td", "entry"])
-def test_rows_that_are_on_the_disk_are_asked_for_at_once_and_alone(tmp_path, monkeypatch, take):
+def test_only_rows_on_the_disk_are_requested_and_at_once(tmp_path, monkeypatch, take):
     table = torch.arange(3000 * 4096, dtype=torch.int32).view(3000, 4096)
     TensorDict({"x": table}, [3000]).save(tmp_path / "x", durable=True)
     with open(tmp_path / "x" / "x.memmap", "rb") as file:

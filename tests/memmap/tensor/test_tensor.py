@@ -116,7 +116,7 @@ def test_shape_broadcasts_a_value(path):
     assert made.tolist() == [[1.0, 2.0]] * 3
 
 
-def test_a_file_is_replaced_only_where_asked_and_its_readers_keep_the_old_one(path):
+def test_a_file_is_replaced_only_on_request_and_its_readers_keep_the_old_one(path):
     old = mapped(path)
     with pytest.raises(RuntimeError, match="existsok=True"):
         MemoryMappedTensor.zeros(4, filename=path)
@@ -126,7 +126,7 @@ def test_a_file_is_replaced_only_where_asked_and_its_readers_keep_the_old_one(pa
     assert os.listdir(os.path.dirname(path)) == ["x.memmap"]
 
 
-def test_a_mapped_tensor_is_copied_to_another_file_only_where_asked(path):
+def test_a_mapped_tensor_is_copied_to_another_file_only_on_request(path):
     made = mapped(path)
     assert MemoryMappedTensor.from_tensor(made, filename=path) is made
     assert MemoryMappedTensor.from_tensor(made) is made
@@ -138,7 +138,7 @@ def test_a_mapped_tensor_is_copied_to_another_file_only_where_asked(path):
     assert MemoryMappedTensor.from_tensor(unnamed, filename=path + "3").filename == path + "3"
 
 
-def test_what_cannot_be_mapped_is_refused(path):
+def test_tensors_that_cannot_be_mapped_are_refused(path):
     with pytest.raises(TypeError, match=r"torch\.as_tensor"):
         MemoryMappedTensor.from_tensor([1, 2])
     with pytest.raises(RuntimeError, match="detach"):
@@ -310,7 +310,7 @@ def test_a_large_copy_after_the_file_was_replaced_reaches_the_mapping(path):
     assert made.all() and not other.any()
 
 
-def test_gradients_flow_through_what_is_read(path):
+def test_gradients_flow_through_reads(path):
     made = mapped(path)
     weight = torch.ones(3, requires_grad=True)
     (made @ weight).sum().backward()
@@ -368,7 +368,7 @@ def test_thousands_of_files_hold_no_descriptors(path):
 # --- pickling
 
 
-def test_a_pickle_is_small_whatever_the_tensor_and_finds_the_place(path):
+def test_a_pickle_is_small_and_restores_the_position_in_the_file(path):
     made = mapped(path, (1000, 300))
     for view in (made, made[3], made[5:900:7, 10:], made[:, 2]):
         data = pickle.dumps(view)
@@ -466,7 +466,7 @@ def test_data_loader_with_forked_workers_after_a_parallel_save(path):
         signal.alarm(0)
 
 
-def test_mappings_reject_what_does_not_fit():
+def test_mappings_reject_ranges_outside_the_file():
     mapping = Mapping.anonymous(10)
     with pytest.raises(ValueError, match="byte 12 of a mapping of 10"):
         MemoryMappedTensor.from_handler(mapping, torch.float32, (3,))

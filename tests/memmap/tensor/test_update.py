@@ -88,7 +88,7 @@ def test_the_first_fill_takes_every_layout_and_reaches_the_files(tmp_path, writt
         assert exactly_equal(load_memmap(tmp_path / "disk")[key], leaf), key
 
 
-def test_the_next_fill_goes_to_the_memory(tmp_path, written_to_files, copied):
+def test_the_next_fill_writes_to_memory(tmp_path, written_to_files, copied):
     source = TensorDict(sources())
     disk = memmap_like(source, tmp_path / "disk")
     disk.update_(source)
@@ -145,7 +145,7 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path):
         assert not disk["a"].any()
 
 
-def test_nothing_is_written_where_there_is_no_room(tmp_path, monkeypatch):
+def test_nothing_is_written_to_a_full_disk(tmp_path, monkeypatch):
     source = TensorDict({"a": torch.ones(LARGE), "n": {"b": torch.ones(LARGE)}, "small": torch.ones(3)})
     disk = memmap_like(source, tmp_path / "disk")
     calls = []

@@ -46,7 +46,7 @@ def problems(folder):
     return sorted(name for name, _ in sizes.items() ^ listed.items())
 
 
-def test_what_is_added_is_as_if_it_had_been_saved(target, added):
+def test_added_entries_equal_saved_ones(target, added):
     td = TensorDict({"z": torch.ones(2, 3), "b": TensorDict({"c": torch.arange(2)}, [2])}, [2], names=["n"])
     td = td.memmap(target)
     td.make_memmap("x", (2, 5), dtype=torch.int16)[0] = 7

@@ -64,7 +64,7 @@ def test_a_large_save_that_is_replaced_gives_its_blocks_back(tmp_path):
     assert sorted(os.listdir(tmp_path / "x")) == ["a.memmap", "meta.json", "tensordict.manifest.json"]
 
 
-def test_a_save_returns_before_what_it_replaced_is_gone(tmp_path, held):
+def test_a_save_returns_before_the_earlier_one_is_removed(tmp_path, held):
     save(0, tmp_path / "x")
     save(1, tmp_path / "x")
     assert found(tmp_path / "x") == 1 and len(os.listdir(tmp_path)) == 2
@@ -95,7 +95,7 @@ def test_another_process_leaves_a_removal_under_way_alone(tmp_path, held):
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_the_next_save_removes_what_a_process_that_died_left(tmp_path, held, fork):
+def test_the_next_save_removes_files_of_killed_processes(tmp_path, held, fork):
     save(0, tmp_path / "x")
     assert fork(lambda: save(1, tmp_path / "x")).wait() == 0  # ends without waiting
     assert found(tmp_path / "x") == 1 and len(os.listdir(tmp_path)) == 2
@@ -137,7 +137,7 @@ def test_an_interpreter_that_ends_waits(tmp_path):
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_save_waits_where_the_disk_has_no_room_beside_what_was_replaced(tmp_path, held, monkeypatch):
+def test_a_save_waits_for_removals_if_the_disk_is_full(tmp_path, held, monkeypatch):
     save(0, tmp_path / "x")
     save(1, tmp_path / "x")
     usage = namedtuple("usage", "free")

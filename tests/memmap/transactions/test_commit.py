@@ -30,7 +30,7 @@ def map_file(path):
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_save_replaces_what_was_there(target, durable, writer, found, leftovers):
+def test_a_save_replaces_the_earlier_one(target, durable, writer, found, leftovers):
     for version in range(4):
         save_folder(target, writer(version), durable=durable)
         assert found(target) == version
@@ -100,7 +100,7 @@ def test_overwriting_in_place_keeps_the_folder_and_drops_stale_files(target, wri
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_cannot_be_exchanged_is_replaced_file_by_file(
+def test_targets_that_cannot_be_exchanged_are_replaced_file_by_file(
     target, case, monkeypatch, writer, found, leftovers, check_foreign, hindered
 ):
     monkeypatch.setattr(system, "exchange", system.exchange)
@@ -152,7 +152,7 @@ def test_a_conflicting_folder_is_an_error_before_anything_changes(target, writer
         save_folder(target + "-file", writer(0))
 
 
-def test_a_foreign_file_that_comes_while_a_save_is_exchanged_is_kept(target, monkeypatch, writer, found, check_foreign):
+def test_a_foreign_file_that_appears_during_an_exchange_is_kept(target, monkeypatch, writer, found, check_foreign):
     save_folder(target, writer(0))
     original = system.exchange
 
@@ -217,7 +217,7 @@ def test_another_save_inside_a_folder_is_foreign_to_it(target, writer, found):
 
 @pytest.mark.parametrize("case", ["exchanged", *CASES])
 @pytest.mark.parametrize("size", [BIG, 0])
-def test_who_has_files_mapped_keeps_the_old_content(target, case, size, monkeypatch, content, writer, fork, hindered):
+def test_existing_mappings_keep_the_old_content(target, case, size, monkeypatch, content, writer, fork, hindered):
     monkeypatch.setattr(system, "exchange", system.exchange)
     monkeypatch.setattr(exchange, "is_long_removal", lambda *sizes: size == 0)
     monkeypatch.chdir(os.path.dirname(target))
@@ -246,7 +246,7 @@ def test_who_has_files_mapped_keeps_the_old_content(target, case, size, monkeypa
         os.close(fd)
 
 
-def test_a_target_that_is_a_dangling_link_or_lies_behind_one_is_made_there(tmp_path, writer, found, leftovers):
+def test_a_target_behind_a_dangling_link_is_created_at_its_end(tmp_path, writer, found, leftovers):
     os.symlink(tmp_path / "real", tmp_path / "link")
     save_folder(tmp_path / "link", writer(0))
     assert found(tmp_path / "real") == 0 and os.path.islink(tmp_path / "link")

@@ -175,7 +175,7 @@ def test_a_part_of_a_save_killed_while_it_is_saved_leaves_a_whole_one(
     assert read_manifest(target).under("b").files == read_manifest(part).files
 
 
-def test_what_a_killed_process_was_about_to_put_in_place_goes_and_what_looks_alike_stays(target, writer, found):
+def test_staged_files_of_a_killed_process_are_removed_and_similar_names_are_kept(target, writer, found):
     save_folder(target, writer(0))
     replacements = [NAME + ".0123456789abcdef", "meta.json.0123456789abcdef", "a.memmap.fedcba9876543210"]
     others = [NAME + ".old", "meta.json.0123", "a.memmap.copy", "0123456789abcdef"]
@@ -189,7 +189,7 @@ def test_what_a_killed_process_was_about_to_put_in_place_goes_and_what_looks_ali
     assert found(target, others) == 2
 
 
-def test_what_an_interrupt_left_while_a_save_cleaned_up_goes_with_the_next_save(
+def test_files_left_by_an_interrupted_cleanup_are_removed_by_the_next_save(
     target, monkeypatch, writer, found, leftovers
 ):
     def interrupted(*arguments, **options):

@@ -23,7 +23,7 @@ SAVED = Manifest(
 )
 
 
-def test_what_is_written_is_read():
+def test_a_written_manifest_is_parsed_to_the_same():
     assert Manifest.loads(SAVED.dumps()) == SAVED
     assert json.loads(SAVED.dumps())["files"]["a.memmap"] == [48, "xxh64:0123456789abcdef"]
 

@@ -14,7 +14,7 @@ from tensordict_memmap.storage.staging import list_staged, staged_names, staging
 
 
 @pytest.mark.parametrize("target", ["run", "a.b", "(x)*", "", ".run.tensordict-0123456789abcdef"])
-def test_staging_names_of_one_target_are_told_from_all_else(target):
+def test_staging_names_of_one_target_are_recognized(target):
     mine = [staging_name(target) for _ in range(3)]
     assert len(set(mine)) == 3
     others = [staging_name(other) for other in ("rum", "aXb", "run2", "x")]
@@ -65,7 +65,7 @@ def test_many_names_are_listed_for_a_twentieth_of_the_time(tmp_path, clock, monk
 
 
 @pytest.mark.parametrize("ending", [".safetensors", ""], ids=["one file", "a folder"])
-def test_what_was_killed_goes_with_a_later_save_among_many(tmp_path, clock, monkeypatch, ending):
+def test_a_later_save_removes_staging_files_of_killed_ones_among_many(tmp_path, clock, monkeypatch, ending):
     monkeypatch.setattr(staging, "_CACHED_LISTING_MIN", 3)
     td = TensorDict({"a": torch.arange(3)})
 

@@ -261,7 +261,7 @@ def set_json_backend(backend: str) -> None:
         backend: ``"json"`` or ``"orjson"``.
 
     Raises:
-        ValueError: The backend is another one.
+        ValueError: The backend is not known.
 
     >>> set_json_backend("json")
     """

@@ -87,7 +87,7 @@ def one_sum_key() -> RuntimeError:
 
 def key_taken(key: Any) -> ValueError:
     """Report that a log-probability would overwrite its sample."""
-    return ValueError(f"the key {key!r} is that of a value and cannot be that of a log-probability; give another one")
+    return ValueError(f"the key {key!r} is that of a value and cannot be that of a log-probability; pass another key")
 
 
 def not_probabilistic(module: Any) -> TypeError:

@@ -91,7 +91,7 @@ class AccessTests(ContainerCase):
         td["list"] = torch.ones(td.batch_size).tolist()
         assert td["list"].shape == td.batch_size
 
-    def test_values_that_are_no_tensors_are_kept(self) -> None:
+    def test_non_tensor_values_are_kept(self) -> None:
         td = self._needs_new_keys()
         if not self.holds_values:
             pytest.skip("values are tensors only")

@@ -36,7 +36,7 @@ class ContainerCase:
     copies_shallowly = True
     """Whether ``clone(False)`` returns a new container of the same tensors."""
     pickles_entries = True
-    """Whether a pickle holds the entries; that of a store may say where they are."""
+    """Whether a pickle holds the entries; that of a store may refer to them."""
     shares_slices = True
     """Whether reads share memory with the container instead of copying."""
     fills_rows = True

@@ -72,7 +72,7 @@ class IndexTests(ContainerCase):
         assert_rows(td[index], rows(td), positions(td.batch_size)[index])
 
     @_all(_WRITABLE)
-    def test_a_tensordict_is_written_where_the_index_says(self, index: Any) -> None:
+    def test_a_tensordict_is_written_to_the_indexed_rows(self, index: Any) -> None:
         td = self.make()
         before, numbers = rows(td), positions(td.batch_size)
         td[index] = (td * 2)[index].clone()
@@ -81,7 +81,7 @@ class IndexTests(ContainerCase):
         assert_rows(td, [doubled[i] if i in chosen else before[i] for i in range(len(before))])
 
     @_all(_WRITABLE)
-    def test_a_number_is_written_where_the_index_says(self, index: Any) -> None:
+    def test_a_number_is_written_to_the_indexed_rows(self, index: Any) -> None:
         td = self.make()
         before, numbers = rows(td), positions(td.batch_size)
         td[index] = 5

@@ -67,7 +67,7 @@ class TransformTests(ContainerCase):
         td.named_apply(lambda key, x: last.add(key))
         assert last == {key if isinstance(key, str) else key[-1] for key in seen}
 
-    def test_a_pytree_goes_there_and_back(self) -> None:
+    def test_a_tensordict_is_flattened_and_restored(self) -> None:
         td = self.make()
         leaves, spec = pytree.tree_flatten(td)
         assert all(isinstance(leaf, torch.Tensor) for leaf in leaves) and leaves

@@ -46,7 +46,7 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
         dim = td_list._inmost().stack_dim
         return maybe_dense_stack(td_list.unbind(dim), dim)
     if dim is None:
-        raise ValueError("If a list of tensordicts is provided, stack_dim must not be None; say where it goes")
+        raise ValueError("If a list of tensordicts is provided, stack_dim must not be None; pass a dimension")
     return maybe_dense_stack(td_list, dim)
 
 

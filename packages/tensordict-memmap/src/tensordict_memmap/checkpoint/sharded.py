@@ -78,7 +78,7 @@ def report_failure(error: Exception, path: str, **options: Any) -> None:
 
 
 def rng_of_this_rank(state: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the random state of this rank among those that were saved; None if the number of ranks is another one.
+    """Return the random state of this rank among those that were saved; None if the number of ranks differs.
 
     Warns:
         UserWarning: It is.

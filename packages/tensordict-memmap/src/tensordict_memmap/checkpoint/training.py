@@ -61,7 +61,7 @@ _ENDINGS = {None: "", TREE: "", SAFETENSORS: ".safetensors", ARCHIVE: ".tdz"}
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `load_checkpoint` returns.
+    """The result of `load_checkpoint`.
 
     Attributes:
         path: The path of the checkpoint.

@@ -40,6 +40,12 @@ class Writer:
         part: The rows ``(start, stop)`` to fill as one of several writers; None for all rows.
         durable: Whether commits are synced to disk.
         allow_pickle: Whether saved non-tensor values without a JSON form may be unpickled.
+
+    Attributes:
+        committed_rows: The number of rows that the last commit has.
+        written_rows: The number of rows that are written; those of them that are not committed yet are the last ones.
+        allocated_rows: The number of rows that the files have space for.
+        kept_rows: The number of rows that `close` keeps in the files: readers may have seen them, or they are reserved.
     """
 
     def __init__(self, root: str, part: tuple[int, int] | None, durable: bool, allow_pickle: bool | None) -> None:
@@ -48,7 +54,7 @@ class Writer:
         self.guard = threading.RLock()
         self.columns: list[Column] = []
         self.ragged: dict[str, RaggedWriter] = {}
-        self.lasting = 0
+        self.kept_rows = 0
         self.ring: Ring | None = None
         if part is not None and not 0 <= part[0] < part[1]:
             raise ValueError(f"part {part} is not a range of rows (start, stop); pass 0 <= start < stop")
@@ -94,12 +100,13 @@ class Writer:
                 self._take_part(part)
             if not kept or part is not None or self.documents != self._documents(self.committed.rows):
                 self._publish(self.committed)
-        self.counted = self.committed.rows if self.part is None else self.part.done
+        self.committed_rows = self.committed.rows if self.part is None else self.part.done
         if self.ring is not None:
-            self.counted = self.ring.head
-        self.written = self.counted
-        self.room = min((column.size // column.row_bytes for column in self.columns if column.row_bytes), default=0)
-        self.lasting = max(self.room, self.committed.shown)
+            self.committed_rows = self.ring.head
+        self.written_rows = self.committed_rows
+        space = [column.size // column.row_bytes for column in self.columns if column.row_bytes]
+        self.allocated_rows = min(space, default=0)
+        self.kept_rows = max(self.allocated_rows, self.committed.shown)
 
     def _open_columns(self, rows: int) -> None:
         for leaf in leaves(self.node):
@@ -193,7 +200,7 @@ class Writer:
             if self.ring is not None:
                 self._write_ring(tensors if not one else [tensor[None] for tensor in tensors], number, threads, pbar)
                 return number
-            end = self.written + number
+            end = self.written_rows + number
             if self.part is not None and end > self.part.stop:
                 raise ValueError(
                     f"{end - self.part.stop} of the rows are beyond the part of this writer, rows {self.part.start} to "
@@ -201,12 +208,12 @@ class Writer:
                 )
             if self.part is None:
                 self._check_no_parts()
-                if end > self.room:
-                    self._make_room(end)
+                if end > self.allocated_rows:
+                    self._allocate(end)
             if self.ragged:
                 tensors = self._write_ragged(tensors, threads)
-            write_rows(self.columns, tensors, self.written, threads, pbar)
-            self.written = end
+            write_rows(self.columns, tensors, self.written_rows, threads, pbar)
+            self.written_rows = end
             for column in self.ragged.values():
                 column.end = column.written
         return number
@@ -214,20 +221,20 @@ class Writer:
     def _write_ring(self, tensors: list[torch.Tensor], number: int, threads: int | None, pbar: bool | None) -> None:
         """Write rows to spare slots, and commit whenever these are full."""
         assert self.ring is not None
-        start, first = 0, self.written
+        start, first = 0, self.written_rows
         while start < number:
-            room = self.counted + self.ring.slots - self.ring.capacity - self.written
-            if not room:
+            spare = self.committed_rows + self.ring.slots - self.ring.capacity - self.written_rows
+            if not spare:
                 self.commit()
                 continue
-            slot = self.written % self.ring.slots
-            stop = min(number, start + min(room, self.ring.slots - slot))
+            slot = self.written_rows % self.ring.slots
+            stop = min(number, start + min(spare, self.ring.slots - slot))
             try:
                 write_rows(self.columns, [tensor[start:stop] for tensor in tensors], slot, threads, pbar)
             except BaseException:
-                self.written = max(first, self.counted)  # the part that was written must not be committed
+                self.written_rows = max(first, self.committed_rows)  # the part that was written must not be committed
                 raise
-            self.written += stop - start
+            self.written_rows += stop - start
             start = stop
 
     def _write_ragged(self, tensors: list[Any], threads: int | None) -> list[torch.Tensor]:
@@ -243,19 +250,19 @@ class Writer:
                 out[place] = writer.shapes(tensors[place].lengths)
         return out
 
-    def _make_room(self, rows: int) -> None:
+    def _allocate(self, rows: int) -> None:
         ahead = rows + rows // 2
         try:
             for column in self.columns:
                 column.grow(ahead)
         except OSError:  # the file size is limited
             ahead = rows
-        self.room = ahead
+        self.allocated_rows = ahead
 
     def commit(self) -> bool:
         """Commit the written rows; return whether there were any."""
         with self.guard:
-            if self.written == self.counted:
+            if self.written_rows == self.committed_rows:
                 return False
             self._check_alive()
             if self.durable:
@@ -266,16 +273,16 @@ class Writer:
                     ragged.sync()
             with locks.locked(self.root):
                 if self.ring is not None:
-                    self.ring = replace(self.ring, head=self.written)
+                    self.ring = replace(self.ring, head=self.written_rows)
                     self._publish(replace(self.committed, ring=self.ring))
                 elif self.part is None:
-                    shown = max(self.written, self.committed.shown)
+                    shown = max(self.written_rows, self.committed.shown)
                     ragged_states = self._ragged_states()
-                    self._publish(replace(self.committed, rows=self.written, shown=shown, ragged=ragged_states))
+                    self._publish(replace(self.committed, rows=self.written_rows, shown=shown, ragged=ragged_states))
                 else:
-                    self.part = replace(self.part, done=self.written)
+                    self.part = replace(self.part, done=self.written_rows)
                     self._publish(self._latest().with_part(self.part))
-            self.counted = self.written
+            self.committed_rows = self.written_rows
             return True
 
     def resize(self, rows: int) -> None:
@@ -290,19 +297,19 @@ class Writer:
                 raise RuntimeError("the writer of a part cannot resize the dataset; open it without a part")
             self.commit()
             for column in self.columns:
-                column.clear(self.counted, rows)
+                column.clear(self.committed_rows, rows)
                 column.grow(rows)
             if self.ragged:
                 self._resize_ragged(rows)
             with locks.locked(self.root):
                 shown, states = max(rows, self.committed.shown), self._ragged_states()
                 self._publish(RowsCommitted(rows, shown, ragged=states))
-            self.counted = self.written = rows
-            self.room = max(self.room, rows)
+            self.committed_rows = self.written_rows = rows
+            self.allocated_rows = max(self.allocated_rows, rows)
 
     def _resize_ragged(self, rows: int) -> None:
         """Set the ends of the ragged columns to those of a number of rows; new rows have no elements."""
-        kept = min(self.counted, rows)
+        kept = min(self.committed_rows, rows)
         for column, leaf in zip(self.columns, leaves(self.node), strict=True):
             ragged = self.ragged.get(leaf.file)
             if ragged is not None:
@@ -325,8 +332,8 @@ class Writer:
                         os.ftruncate(column.fd, size)
                         column.size = size
                 raise
-            self.room = max(self.room, rows)
-            self.lasting = max(self.lasting, rows)
+            self.allocated_rows = max(self.allocated_rows, rows)
+            self.kept_rows = max(self.kept_rows, rows)
 
     # --- commits
 
@@ -344,7 +351,7 @@ class Writer:
         files |= {column.leaf.file: Entry(held * column.row_bytes) for column in self.columns if column.row_bytes}
         files |= {file: Entry(state.nbytes) for file, state in committed.ragged.items()}
         manifest = Manifest(files, self.names, rows_committed=committed)
-        self.lasting = max(self.lasting, committed.shown)  # first: `close` cuts no rows that others may see
+        self.kept_rows = max(self.kept_rows, committed.shown)  # first: `close` cuts no rows that others may see
         replace_file(os.path.join(self.root, NAME), manifest.dumps(), durable=self.durable)
         # Meanwhile, programs that do not read manifests see more rows in nested nodes than above, never fewer.
         order = sorted(documents, key=lambda path: path.count("/"), reverse=rows >= self.committed.rows)
@@ -380,7 +387,7 @@ class Writer:
             for column in self.columns:
                 if cut and self.part is None and self.lock.is_held():
                     with contextlib.suppress(OSError):
-                        column.cut(max(self.lasting, self.committed.shown))
+                        column.cut(max(self.kept_rows, self.committed.shown))
                 column.close()
             for ragged in self.ragged.values():
                 if cut and self.lock.is_held():

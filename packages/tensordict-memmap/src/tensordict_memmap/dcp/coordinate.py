@@ -208,13 +208,13 @@ class Coordinator:
                 raise
 
 
-def _write_header(path: str, text: bytes, room: int, durable: bool) -> None:
+def _write_header(path: str, text: bytes, reserved: int, durable: bool) -> None:
     """Write the header of a staged file into the reserved space; move the following bytes if it takes more."""
     with open(path, "r+b") as file:
-        if len(text) > room:
-            _move_up(file, room, len(text) - room)
+        if len(text) > reserved:
+            _move_up(file, reserved, len(text) - reserved)
         else:  # a header may end with spaces
-            text = (room - 8).to_bytes(8, "little") + text[8:] + b" " * (room - len(text))
+            text = (reserved - 8).to_bytes(8, "little") + text[8:] + b" " * (reserved - len(text))
         file.seek(0)
         file.write(text)
         file.flush()

@@ -178,7 +178,7 @@ class TensorDictWriter(StorageWriter):
         return replace(plan, storage_data=host_name())
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Lay out the files, make the staged ones, and tell each rank where its items belong.
+        """Lay out the files, make the staged ones, and send each rank the positions of its items.
 
         Raises:
             ValueError: The plans do not fit together, or leave some of a tensor out; the error names the key and rank.

@@ -156,7 +156,7 @@ def _empty_local(target: DTensor, dtype: torch.dtype, key: Path) -> torch.Tensor
 
 
 class _Replaced(Exception):
-    """A file is another one than the one that was mapped."""
+    """A file is not the one that was mapped."""
 
 
 class BoxReader:

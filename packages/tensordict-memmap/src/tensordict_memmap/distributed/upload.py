@@ -138,7 +138,7 @@ def upload_share(
     calls = Multipart(store)
     tags: list[tuple[int, int, str]] = []
     error: Exception | None = None
-    room = threading.Semaphore(_IN_FLIGHT)
+    in_flight = threading.Semaphore(_IN_FLIGHT)
     load = np.zeros(link.team.size, dtype=np.int64)
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
         pending: list[Future[tuple[int, int, str]]] = []
@@ -156,7 +156,7 @@ def upload_share(
             messages = [link.receive(rank, tag=_DATA) for rank in others]
             if error is not None or not all(messages):
                 continue
-            room.acquire()
+            in_flight.acquire()
 
             def put(
                 file: int = file, number: int = number, start: int = start, end: int = end, found: Any = messages
@@ -165,7 +165,7 @@ def upload_share(
                     run.check_cancelled()
                     return file, number, _put(calls, plan, ranges, file, number, start, end, found, run)
                 finally:
-                    room.release()
+                    in_flight.release()
 
             pending.append(pool.submit(put))
             error = next((one.exception() for one in pending if one.done() and one.exception()), None)  # type: ignore[assignment]  # of a job

@@ -118,13 +118,13 @@ def _reads(wanted: Iterable[tuple[Place, int, Target]]) -> Iterator[_Read]:
             parts.append(dropped[:gap])
             end += gap
         while len(own):
-            room = _BLOCK_BYTES - (end - begin)
-            if room <= 0:
+            free = _BLOCK_BYTES - (end - begin)
+            if free <= 0:
                 yield _Read(place, begin, parts)
-                begin, parts, room = end, [], _BLOCK_BYTES
-            parts.append(own[:room])
-            end += min(len(own), room)
-            own = own[room:]
+                begin, parts, free = end, [], _BLOCK_BYTES
+            parts.append(own[:free])
+            end += min(len(own), free)
+            own = own[free:]
     if place is not None and parts:
         yield _Read(place, begin, parts)
 

@@ -139,13 +139,13 @@ def batches(
     [[1], [9], [2, 2]]
     """
     batch: list[_Item] = []
-    room = most_bytes
+    left = most_bytes
     for item in items:
         size = nbytes(item)
-        if batch and (size > room or len(batch) == most):
+        if batch and (size > left or len(batch) == most):
             yield batch
-            batch, room = [], most_bytes
+            batch, left = [], most_bytes
         batch.append(item)
-        room -= size
+        left -= size
     if batch:
         yield batch

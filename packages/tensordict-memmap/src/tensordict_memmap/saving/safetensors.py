@@ -218,10 +218,10 @@ def split(sizes: Sequence[int], most: int) -> list[range]:
     [range(0, 2), range(2, 3), range(3, 4)]
     """
     shards = []
-    first, room = 0, most
+    first, left = 0, most
     for number, size in enumerate(sizes):
-        if size > room and number > first:
+        if size > left and number > first:
             shards.append(range(first, number))
-            first, room = number, most
-        room -= size
+            first, left = number, most
+        left -= size
     return [*shards, range(first, len(sizes))]

@@ -76,7 +76,7 @@ class Leaf:
         layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
         source: The tensor to write, or the view of a parsed file; None where the file of the leaf is opened later.
         alias: The ``file`` of the leaf that has the same memory (tied weights).
-        address: Where its bytes lie in memory, if they lie there just as a file stores them; else 0.
+        address: The address of its bytes in memory, if they are those that a file stores; else 0.
         ragged: The dimension of a jagged tensor that differs between components.
         shapes_file: Where its format stores the shapes of the components of a nested tensor.
         stacked: The tensors to write stacked in the place of one ``source``.

@@ -195,7 +195,7 @@ def _plan_dense(td: Any, key: Path) -> Dense:
 
 
 def plain_address(tensor: torch.Tensor) -> int:
-    """Return where the bytes of a tensor lie, if they lie in the memory of the CPU as a file stores them; else 0.
+    """Return the address of a tensor whose bytes in the memory of the CPU are those of a file; 0 for others.
 
     >>> plain_address(torch.ones(2, 3).T)
     0

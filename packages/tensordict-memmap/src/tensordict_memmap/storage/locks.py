@@ -38,7 +38,7 @@ TIMEOUT = 600.0
 """The default number of seconds to wait for a lock, several times what a commit takes."""
 
 _PATIENCE = 5.0
-"""Seconds after which a warning says what is waited for, and after which the lock of a folder of others is ignored."""
+"""Seconds after which a warning names the awaited lock, and after which the lock of a folder of others is ignored."""
 
 _LONGEST_PAUSE = 0.01
 

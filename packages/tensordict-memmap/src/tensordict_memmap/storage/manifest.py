@@ -105,7 +105,7 @@ class Manifest:
             where: The name of the file in errors.
 
         Raises:
-            ValueError: The JSON is invalid or has duplicate keys, the version is another one, a path leads out of the
+            ValueError: The JSON is invalid or has duplicate keys, the version is unknown, a path leads out of the
                 folder, a size is invalid, or the seal does not match.
         """
         try:

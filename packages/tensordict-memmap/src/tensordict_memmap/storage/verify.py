@@ -139,7 +139,7 @@ def verify_ranges(ranges: Iterable[Range], where: str) -> None:
     bad: dict[str, None] = {}
     extents = []
     jobs: list[_Blocks] = []
-    room = 0
+    left = 0
     for one in ranges:
         block = read_checksum(one.checksum)
         if block is None:
@@ -148,11 +148,11 @@ def verify_ranges(ranges: Iterable[Range], where: str) -> None:
         extent = Extent(one.offset, one.nbytes, block)
         extents.append((one, extent))
         for start, nbytes in extent.missing():
-            if not jobs or jobs[-1][0][0].file != one.file or nbytes > room:
+            if not jobs or jobs[-1][0][0].file != one.file or nbytes > left:
                 jobs.append([])
-                room = BLOCK
+                left = BLOCK
             jobs[-1].append((one, extent, start, nbytes))
-            room -= nbytes
+            left -= nbytes
     failed: list[Range] = []
     executor.run([[functools.partial(_hash_blocks, job, failed)] for job in jobs])
     bad.update((one.name, None) for one in failed)

@@ -36,7 +36,7 @@ _NAMED: dict[str, torch.dtype] = {
 
 
 def numpy_dtype(dtype: torch.dtype) -> tuple[Any, str | None]:
-    """Return the NumPy dtype that stores a dtype, and the name to keep beside it if that is another one.
+    """Return the NumPy dtype that stores a dtype, and the name to keep beside it if the two differ.
 
     Raises:
         TypeError: No NumPy dtype stores it.

@@ -11,7 +11,7 @@ __all__ = ["PersistentView"]
 
 
 class PersistentView(SubTensorDict):
-    """A live view of the part of a persistent tensordict that an index selects; an index of it is another one.
+    """A live view of the part of a persistent tensordict that an index selects; an index of it is a view too.
 
     ``to_tensordict()`` reads the part of all entries at once, ``view["key"]`` the part of one.
 

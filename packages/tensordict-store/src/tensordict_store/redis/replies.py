@@ -161,7 +161,7 @@ class Replies:
         if kind == b"*" and number is not None and depth < 8:
             return None if number < 0 else [self._reply(None, depth + 1) for _ in range(number)]
         raise ConnectionAbortedError(
-            f"the server does not speak the protocol of Redis, it sent {line[:40]!r}; pass the address of one that does"
+            f"the server does not use the protocol of Redis, it sent {line[:40]!r}; pass the address of a Redis server"
         )
 
     def _bulk(self, size: int) -> bytes | bytearray | None:

@@ -244,13 +244,13 @@ class TensorDictPipe:
         return self._structure
 
     async def _read_into(self, buffer: Tensor) -> None:
-        room = buffer.numpy().data
+        memory = buffer.numpy().data
         position = 0
-        while position < len(room):
-            data = await self._reader.read(min(_CHUNK, len(room) - position))
+        while position < len(memory):
+            data = await self._reader.read(min(_CHUNK, len(memory) - position))
             if not data:
-                raise asyncio.IncompleteReadError(b"", len(room) - position)
-            room[position : position + len(data)] = data
+                raise asyncio.IncompleteReadError(b"", len(memory) - position)
+            memory[position : position + len(data)] = data
             position += len(data)
 
     async def aclose(self) -> None:

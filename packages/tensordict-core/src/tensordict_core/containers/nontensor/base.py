@@ -43,7 +43,7 @@ value_writers: list[ValueWriter] = []
 
 
 def _put_values(holder: Any, key: str, index: Index, values: NonTensorDataBase) -> None:
-    """Write values into positions of an entry of ``holder``; the entry may become another one."""
+    """Write values into positions of an entry of ``holder``; the entry may be replaced."""
     old = holder._get(key)
     new = old._put_node(index, values)
     if new is not old:

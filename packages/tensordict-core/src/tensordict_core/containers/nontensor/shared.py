@@ -27,7 +27,7 @@ SHARED = "shared_value"
 
 _HEADER = 3 * 8
 _ROOM = 1 << 14
-"""The least room for a pickle; a longer value gets four times its length."""
+"""The least memory for a pickle, in bytes; a longer value gets four times its length."""
 _TRIES = 1000
 
 

@@ -112,7 +112,7 @@ class Updating(InPlaceUpdating):
                 raise errors.source_batch_size(theirs, mine, False)
 
     def _has_other_sizes(self, source: Any) -> bool:
-        """Return whether the batch size of a source, or of a tensordict nested in both, is another one."""
+        """Return whether the batch sizes of a source and this node, or of a tensordict nested in both, differ."""
         if source._meta.batch_size != self._meta.batch_size:
             return True
         return any(mine._has_other_sizes(theirs) for mine, theirs in self._nested_in_both(source))

@@ -49,8 +49,8 @@ def counters(typingctx):
 
     def generate(context, builder, signature, arguments):
         with builder.goto_entry_block():
-            room = builder.alloca(ir.ArrayType(_LONG, MOST_AXES))
-        return builder.bitcast(room, _LONG.as_pointer())
+            array = builder.alloca(ir.ArrayType(_LONG, MOST_AXES))
+        return builder.bitcast(array, _LONG.as_pointer())
 
     return types.CPointer(types.int64)(), generate
 

@@ -135,7 +135,7 @@ def _tensor(name: str, about: Any) -> DeltaTensor:
     if checksum != "" and not _CHECKSUM.fullmatch(checksum):
         raise ValueError(f"tensor {name!r:.200} has the checksum {checksum!r:.100}")
     if not (tensor is None or type(tensor) is str) or (tensor is None and blocks is not None):
-        raise ValueError(f"tensor {name!r:.200} lies in {tensor!r:.100}")
+        raise ValueError(f"tensor {name!r:.200} refers to {tensor!r:.100}")
     if blocks is None:
         return DeltaTensor(checksum, tensor)
     position = -1

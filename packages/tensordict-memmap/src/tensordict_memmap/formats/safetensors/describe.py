@@ -63,7 +63,7 @@ class Layout(NamedTuple):
         leaves: In the order of their bytes; ``file`` is the name of each.
         forms: The dtype and shape that the file gives each.
         ends: Where the bytes of each end; those of the first start at 0.
-        addresses: Where each lies in memory, if it lies there just as in the file and has bytes; else 0.
+        addresses: The address of each in memory, if its bytes there are those of the file; else 0.
     """
 
     leaves: Sequence[Leaf]
