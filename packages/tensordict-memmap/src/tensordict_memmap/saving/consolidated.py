@@ -74,8 +74,8 @@ def consolidate(
     ([5, 1, 2], True)
     """
     plain = filename is None and not (share_memory or pin_memory)
-    if filename is not None and device is not None and torch.device(device).type != "cpu":
-        raise RuntimeError(f"device={device}, and a file is mapped into the memory of the CPU; pass filename or device")
+    if filename is not None:
+        _check_on_cpu(device)
     if return_early and (use_buffer or non_blocking):
         raise ValueError("return_early=True cannot be combined with use_buffer or non_blocking; leave them out")
     if is_compiling() and plain and not return_early:
@@ -100,6 +100,11 @@ def consolidate(
     if use_buffer:
         layout.fill(allocate)
     return SaveJob(writer).start(writer.mapped, early=early)
+
+
+def _check_on_cpu(device: torch.device | str | int | None) -> None:
+    if device is not None and torch.device(device).type != "cpu":
+        raise RuntimeError(f"device={device}, and a file is mapped into the memory of the CPU; pass filename or device")
 
 
 def _consolidate_traced(td: Any, device: torch.device | str | int | None, inplace: bool) -> Any:

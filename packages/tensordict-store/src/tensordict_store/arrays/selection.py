@@ -170,12 +170,10 @@ class Selector:
                 continue
             n = shape[len(box)]
             if isinstance(part, slice):
-                start, stop, step = part.indices(n)
-                count = len(range(start, stop, step))
-                stop = start + (count - 1) * step + 1 if count else start
-                box.append((start, stop))
+                covered, step = _covered(part, n)
+                box.append(covered)
                 residual.append(slice(None, None, step))
-                exact = exact and (step == 1 or count <= 1)
+                exact = exact and (step == 1 or covered[1] - covered[0] <= 1)
             elif isinstance(part, Tensor) and first is None:
                 first, dim = part, len(box)
                 runs, places, covers = self._divided(part, n, dim, gap)
@@ -248,6 +246,13 @@ def _block(index: Index) -> Range | None:
         start = part if part >= 0 else part + index.batch_size[0]
         return start, start + 1
     return None
+
+
+def _covered(part: slice, n: int) -> tuple[Range, int]:
+    """Return the range from the first to the last position of a slice of ``n`` positions, and the step."""
+    start, stop, step = part.indices(n)
+    count = len(range(start, stop, step))
+    return (start, start + (count - 1) * step + 1 if count else start), step
 
 
 def _positions(part: Tensor, n: int, dim: int) -> tuple[_Numbers, int, int]:
