@@ -152,3 +152,51 @@ def test_an_index_beyond_a_lazy_stack_is_named_where_values_are_written():
     stack = lazy_stack([TensorDict({"c": torch.zeros(4)}, [4])])
     with pytest.raises(IndexError, match="index 1 is out of bounds for dimension 0 with size 1"):
         stack[None, range(2)] = torch.ones(1, 2, 4)
+
+
+def ragged() -> LazyStackedTensorDict:
+    return lazy_stack([TensorDict({"c": torch.full((4, 1, *own), 1.0)}, [4, 1]) for own in ((), (2,), (3,))])
+
+
+def test_empty_parts_of_ragged_stacks_keep_the_shapes_of_their_elements():
+    assert ragged()[torch.tensor([2]), range(4), 1:].get("c").shape == (4, 0, 3)
+    assert ragged()[torch.tensor([], dtype=torch.long), :, :0].batch_size == (0, 4, 0)
+    parts = ragged().repeat_interleave(0, -2).unbind(0)
+    assert [part["c"].shape for part in parts] == [(0, 1), (0, 1, 2), (0, 1, 3)]
+    parts = ragged().lock_().repeat_interleave(torch.tensor([1, 0, 2, 0]), 1)
+    assert [part["c"].shape for part in parts.unbind(0)] == [(3, 1), (3, 1, 2), (3, 1, 3)] and parts.is_locked
+    assert ragged().repeat_interleave(2, 1, inplace=True).batch_size == (3, 8, 1)
+    named = lazy_stack(list(ragged().unbind(0)))
+    named.names = ["x", "y", "z"]
+    assert named.repeat_interleave(0, 1).names == ["x", "y", "z"]
+
+
+def test_a_default_of_separates_has_the_batch_size_of_its_node():
+    td = TensorDict({"a": TensorDict({}, [3, 4, 1])}, [3, 4])
+    assert td.separates(("a", "b"), default="x").get(("a", "b")).batch_size == (3, 4, 1)
+
+
+@pytest.mark.parametrize("keys", [("n", ("n", "k")), (("n", "k"), "n")])
+@pytest.mark.parametrize("value", [{"x": torch.zeros(2)}, torch.zeros(2), ["a", "b"]])
+def test_selecting_a_node_and_a_key_that_it_lacks_is_a_key_error(keys, value):
+    td = TensorDict({"n": value}, [2])
+    with pytest.raises(KeyError):
+        td.select(*keys)
+    assert list(td.select(*keys, strict=False).keys()) == ["n"]
+
+
+@pytest.mark.parametrize("index", [torch.tensor([True, False]), torch.tensor([0]), [0], slice(0, 1), 0, True])
+def test_written_rows_are_cast_at_every_index(index):
+    for value in (torch.ones(()), TensorDict({"a": 1.0, "n": {"b": 1.0}})):
+        td = TensorDict({"a": torch.zeros(2, dtype=torch.float64), "n": {"b": torch.zeros(2, dtype=torch.int32)}}, [2])
+        td[index] = value
+        assert td["a"].dtype is torch.float64 and td["a"][0] == 1
+        assert td["n", "b"].dtype is torch.int32 and td["n", "b"][0] == 1
+
+
+def test_apply_on_nested_tensordicts_with_a_batch_size_keeps_ragged_ones():
+    td = TensorDict({"c": {"m": ragged()}}, [3])
+    assert td.apply(lambda node: node.clone(), batch_size=[], call_on_nested=True)["c", "m"].batch_size == (3, 4, 1)
+    stack = lazy_stack([TensorDict({"b": {"a": torch.zeros(2)}}) for _ in range(3)])
+    result = stack.apply(lambda node: node.clone(), batch_size=[3], call_on_nested=True)
+    assert type(result["b"]) is LazyStackedTensorDict and result["b", "a"].shape == (3, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzing.observed_containers import CONTAINERS
+from fuzzing.observed_rare import RARE
 from fuzzing.observed_results import RESULTS
 from fuzzing.predicates import seen
 from fuzzing.words import MORE, NO_KEY, SUMS, VALUES
@@ -455,4 +456,5 @@ OBSERVED = (
     # results
     *RESULTS,
     *CONTAINERS,
+    *RARE,
 )

@@ -167,18 +167,19 @@ FAULTS = {
     "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
     r"|does not support|to the desired output type|expected input to have floating"
     r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
-    r"|only support floating point",
+    r"|only support floating point|convertible without narrowing",
     "no stack": r"Failed to stack|cannot stack densely"
     r"|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none|has no tensor leaves",
     "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
-    "two sizes": r"Cannot pass both batch_size",
+    "two sizes": r"Cannot pass both batch_size|Conflicting batch sizes",
     "keepdim": r"is incompatible with keepdim",
     "q": r"q values must be in the range",
     "dim": r"Incompatible dim|dim must be in the range|dimension -?\d+ is incompatible"
-    r"|appears multiple times|[dD]im\w* out of range|not a batch dim",
-    "shape": r"batch dimension mismatch|cannot be broadcast|expanded size|Attempting to broadcast|from the source"
+    r"|appears multiple times|[dD]im\w* out of range|not a batch dim|^IndexError: tuple index out of range",
+    "shape": r"batch dimension mismatch|cannot be broadcast|expanded (size|shape)|Attempting to broadcast"
+    r"|from the source"
     r"|incompatible with the batch-size|expand_as_right requires"
     r"|number of sizes provided|incompatible with dest shape"
     r"|must have same number of dimensions|cannot take a value of shape",
@@ -192,7 +193,7 @@ FAULTS = {
     "assignment": r"can't assign a \w+ to a torch",
     "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
     "names": r"the length of the dimension names must equate",
-    "out": r"object has no attribute 'is_locked'|out must be a|a tensordict as out",
+    "out": r"object has no attribute '(is_locked|_get_str)'|out must be a|a tensordict as out",
     "hash": r"unhashable type",
     "given twice": r"give the index once",
     "source": r"object has no attribute '(items|keys)'",
@@ -204,7 +205,7 @@ FAULTS = {
     "no index": r"needs an index of the entry",
     "operand": r"but got (dict|str)|takes tensordicts only",
     "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)|apply to a 'str' object",
-    "index": r"is out of bounds|too many indices|Invalid index|used as indices must be",
+    "index": r"is out of bounds|too many indices|Invalid index|used as indices must be|shape of the mask",
     "value": r"of type \w+ cannot be written|cannot take a \w+ in place"
     r"|__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
 }

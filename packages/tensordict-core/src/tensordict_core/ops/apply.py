@@ -150,9 +150,11 @@ class Applying(Node):
 
     def _apply_source(self, options: ApplyOptions) -> Any:
         """Return the tree whose leaves the function is called with; a new batch size needs a dense one."""
-        if options.get("batch_size") is not None and not options.get("inplace"):
-            return self._solid()
-        return self
+        if options.get("batch_size") is None or options.get("inplace"):
+            return self
+        if options.get("call_on_nested"):  # nested nodes are leaves, and stay as they are
+            return self._new(dict(self._items()), self._meta) if self._holds_slices else self
+        return self._solid()
 
     def _operands(self, others: Sequence[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> list[list[Any]]:
         """Return for each of ``others`` the argument for each leaf: a tensor, or the value of a `NonTensorData`."""

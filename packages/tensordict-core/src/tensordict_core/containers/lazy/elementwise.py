@@ -18,6 +18,7 @@ from tensordict_core.base.meta import names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
+from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.ops.io.compact import mixed
@@ -166,6 +167,11 @@ class LazyElementwise(TensorDictBase, abstract=True):
         self: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
     ) -> Any:
         """Return a lazy stack with each slice along a batch dimension repeated; by default of the flattened batch."""
+        at = self.stack_dim if dim is None else normal_dim(dim, self._meta.batch_size)
+        if at != self.stack_dim and self._is_ragged():
+            inner = at - (at > self.stack_dim)
+            result = self._restacked([td.repeat_interleave(repeats, inner) for td in self.tensordicts])
+            return self._in_place(result.lock_() if self._locked else result, inplace)
         result = super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
         return result if inplace else self._in_slices(result, 0 if dim is None else self.stack_dim)
 

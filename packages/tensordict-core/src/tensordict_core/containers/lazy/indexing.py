@@ -164,17 +164,21 @@ class LazyIndexing:
             return stack.lock_() if self._locked else stack
         if not _is_tensor(part):
             return _chosen(tds[int(part)], rest)
-        if not index.size.numel():
+        if not index.size.numel() and not self._is_ragged():
             return self._expanded_first()._index(index)
         place = _place_of_tensors(split.parts)
         if not split.others:
             numbers = part.reshape(-1).tolist()
+            if not numbers:
+                return self._expanded_first()._index(index)
             chosen = {number: _chosen(tds[number], rest) for number in set(numbers)}
             return self._named(nest(numbers, part.shape, place, chosen.__getitem__), index)
         if not self._is_ragged() and not self._exclusive_keys():
             rows = self._solid()._index(index)._unbind(place)
             return self._named(type(rows[0])._lazy(rows, place), index)
         size, indices = split.positions()
+        if not indices:
+            return self._expanded_first()._index(index)
         return self._named(nest(range(len(indices)), size, place, lambda i: self[indices[i]]), index)
 
     def _named(self: Any, result: Any, index: Index) -> Any:

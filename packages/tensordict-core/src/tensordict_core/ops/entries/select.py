@@ -84,6 +84,9 @@ class KeySelection(Node):
             elif path[0] not in entries or path[0] in nested:
                 nested.setdefault(path[0], []).append(path[1:])
                 entries[path[0]] = value
+        for key in keys if strict else ():
+            if not isinstance(key, str) and len(path := unravel_key_to_tuple(key)) > 1 and path[0] not in nested:
+                self._peek_entry(path)  # the whole node is selected by another key
         for name, paths in nested.items():
             try:
                 entries[name] = entries[name].select(*paths, strict=strict, inplace=inplace)
@@ -237,8 +240,8 @@ class KeySelection(Node):
             made = part._peek_path(path)
             if isinstance(made, Node) and (type(made) is not type(node) or made._meta != node._meta):
                 typed = node.empty()
-                for key, value in made._items():
-                    typed._set(key, value)
+                for key, value in made._items():  # a default has the batch size of the root so far
+                    (typed.set if isinstance(value, Node) and value._is_non_tensor else typed._set)(key, value)
                 part.set(path, typed)
         return part
 
