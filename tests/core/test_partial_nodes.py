@@ -200,3 +200,30 @@ def test_apply_on_nested_tensordicts_with_a_batch_size_keeps_ragged_ones():
     stack = lazy_stack([TensorDict({"b": {"a": torch.zeros(2)}}) for _ in range(3)])
     result = stack.apply(lambda node: node.clone(), batch_size=[3], call_on_nested=True)
     assert type(result["b"]) is LazyStackedTensorDict and result["b", "a"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("size", [[], [1], [3], [1, 3], [3, 3], [1, 3, 3], [1, 1]])
+@pytest.mark.parametrize("index", [(), ..., slice(None), None, torch.tensor([0, 1, 2]), [2, 0, 1]])
+def test_new_entries_of_an_indexed_write_are_broadcast_as_those_that_are_there(size, index):
+    source = TensorDict({"q": torch.rand([*size, 3]), "n": {"q": torch.rand(size)}}, size)
+    there = TensorDict({"q": torch.zeros(3, 3, 3), "n": {"q": torch.zeros(3, 3)}}, [3, 3])
+    for td in (TensorDict({}, [3, 3]), TensorDict({"n": {}}, [3, 3]), there):
+        td[index] = source
+        expected = torch.zeros(3, 3, 3), torch.zeros(3, 3)
+        expected[0][index], expected[1][index] = source["q"], source["n", "q"]
+        assert td["q"].equal(expected[0]) and td["n", "q"].equal(expected[1])
+
+
+def test_a_source_that_does_not_broadcast_adds_nothing():
+    td = TensorDict({}, [4, 2])
+    with pytest.raises(RuntimeError, match="differs from the source batch size"):
+        td[:] = TensorDict({"q": torch.zeros(4, 2)}, [4])
+    assert not list(td.keys())
+
+
+@pytest.mark.parametrize("size", [[1, -1], [-1], [-5]])
+def test_expanding_to_a_negative_size_is_refused(size):
+    for td in (TensorDict({"a": "text"}), TensorDict({"a": 1.0})):
+        with pytest.raises(RuntimeError):
+            td.expand(size)
+    assert TensorDict({"a": "text"}, [1]).expand(3, -1).batch_size == (3, 1)

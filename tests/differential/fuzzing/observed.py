@@ -323,7 +323,7 @@ OBSERVED = (
     seen("`alpha=True`", calls="rsub", kind="^result", ours="Negation, the `-` operator, on a bool", text="alpha="),
     seen("`stack.expand_as(other)` where", calls="expand_as", kind="^result > UnmatchedKeyError", kinds="ragged"),
     seen(
-        "a source of another batch size and with other keys",
+        "a source of another batch size",
         calls="setitem value",
         kind="^result > RuntimeError",
         ours="differs from the source batch size",

@@ -111,7 +111,7 @@ CONTAINERS = (
         text=r"np\.ones|\{'q'",
     ),
     seen("names of nested tensordicts after", calls="flipud", kind="names", place="[.]", kinds="lazy"),
-    seen("`stack[index] = 1.0` of a lazy stack", calls="setitem (value|key)", kind="values", kinds="ragged"),
+    seen("`stack[index] = 1.0`", calls="setitem (value|key)", kind="values", kinds="ragged"),
     seen("`lazy.narrow(...)`", calls="expand_as", kind="locked", kinds="lazy"),
     seen('`tc.get_at("label", index)`', calls="get_at", kind="value", ours="^'text'", kinds="class"),
     seen('`tc.get_at("label", index)`', calls="get_at", kind="kind", theirs="^'text'$", ours="^list$", kinds="class"),

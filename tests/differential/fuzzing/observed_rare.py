@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzing.predicates import seen
+from fuzzing.words import MORE
 
 __all__ = ["RARE"]
 
@@ -24,7 +25,6 @@ RARE = (
         "`torch.stack` of lazy stacks where",
         calls="(torch[.])?stack",
         kind="^result > StackError",
-        theirs="'stack_dim'",
         ours="are exclusive",
         kinds="lazy.*nested",
     ),
@@ -168,6 +168,28 @@ RARE = (
         theirs="must match the size",
         text=r"other=t\(\[.*alpha=",
     ),
+    seen(
+        "`td[index] = tensor` where a nested lazy stack",
+        calls="setitem (value|key)",
+        kind="AttributeError > result",
+        theirs="'Tensor' object has no attribute 'is_empty'",
+        kinds="class.*lazy.*nested",
+    ),
+    seen(
+        "a locked tensordict: `td.update()` without",
+        calls="clear",
+        kind="RuntimeError > result",
+        theirs="Cannot modify locked",
+        text=r"x = \w+\(\{\}, batch_size=\[[\d, ]*\]\)\.lock_",
+    ),
+    seen(
+        "`tc.update_at_(other, index)`",
+        calls="update_at_",
+        kind="RuntimeError > result",
+        theirs="Cannot modify locked",
+        kinds="class.*locked",
+        text="y = .*Point",
+    ),
     # both refuse
     seen(
         "`td.min(keepdim=True, reduce=True)`",
@@ -176,6 +198,32 @@ RARE = (
         ours="leave keepdim",
     ),
     # results
+    seen("`stack[index] = 1.0`", calls="update_at_", kind="values", kinds="^lazy.*ragged", text="y = "),
+    seen("names of non-tensor values", calls="set_non_tensor", kind="names", kinds="lazy.*names"),
+    seen(
+        "non-tensor values after comparisons",
+        calls="new_.*",
+        kind="device|kind|length|value|batch|names",
+        place="result[.]",
+        text="NonTensorStack",
+    ),
+    seen("nested batch sizes after `max`", calls="new_.*", kind="kind", theirs="^Point$", text="empty_lazy="),
+    seen("`UnbatchedTensor` entries of red", calls="rename_keys", kind="batch|names", text="UnbatchedTensor"),
+    seen(
+        "a source of another batch size",
+        calls="setitem (key|value)",
+        kind="shape",
+        place="[.]q$",
+        text=r"setitem\(x, (\(\)|\.\.\.|I.*), TensorDict",
+    ),
+    seen("`tensor < lazy`", calls="addc.*", kind="kind", place="result[.]", kinds="lazy.*nested", text=MORE),
+    seen(
+        "nested batch sizes after `max`",
+        calls="to",
+        kind="keys",
+        place="result[.]",
+        text="NonTensorStack.*batch_size=[^,]*\\)$",
+    ),
     seen(
         "`stack.set_non_tensor(",
         calls="set.*",
@@ -206,7 +254,13 @@ RARE = (
         ours=r"^\(\)$",
         text="NonTensorData",
     ),
-    seen("the locks of results of `pow", calls="unbind", kind="locked", theirs="True", kinds="^lazy.*Values.*locked"),
+    seen(
+        "the locks of results of `pow",
+        calls="(torch[.])?unbind",
+        kind="locked",
+        theirs="True",
+        kinds="^lazy.*Values.*locked",
+    ),
     seen(
         "the locks of results of `pow",
         calls="get_at",
@@ -283,7 +337,7 @@ RARE = (
     ),
     seen(
         "the order of keys after `densify`",
-        calls="set|setitem key|setdefault|rename_key_",
+        calls="set|setitem key|setdefault|rename_key_|create_nested|update",
         kind="order",
         kinds="^params",
     ),

@@ -94,7 +94,7 @@ RESULTS = (
     seen("names of nested tensordicts after", calls="(torch[.])?squeeze", kind="names", place="[.]"),
     seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"\(\)"),
     seen(
-        "nested lazy stacks in results",
+        "nested lazy stacks, and lazy stacks of tensorclasses",
         calls="split_keys|separates",
         place="[.]",
         kind="kind|keys",
@@ -243,7 +243,7 @@ RESULTS = (
         text=r"y = TensorDict\(\{\}",
     ),
     seen(
-        "an integer as a batch size",
+        "an integer or a bool as a batch size",
         calls="(named_)?apply|empty|from_.*",
         kind="> result",
         theirs="'(int|bool)' object is not iter",

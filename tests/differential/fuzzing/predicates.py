@@ -167,7 +167,7 @@ FAULTS = {
     "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
     r"|does not support|to the desired output type|expected input to have floating"
     r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
-    r"|only support floating point|convertible without narrowing",
+    r"|only support floating point|convertible without narrowing|Autograd not support dtype",
     "no stack": r"Failed to stack|cannot stack densely"
     r"|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
@@ -179,7 +179,7 @@ FAULTS = {
     "dim": r"Incompatible dim|dim must be in the range|dimension -?\d+ is incompatible"
     r"|appears multiple times|[dD]im\w* out of range|not a batch dim|^IndexError: tuple index out of range",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded (size|shape)|Attempting to broadcast"
-    r"|from the source"
+    r"|from the source|Sizes of tensors must match|their shapes differ"
     r"|incompatible with the batch-size|expand_as_right requires"
     r"|number of sizes provided|incompatible with dest shape"
     r"|must have same number of dimensions|cannot take a value of shape",

@@ -247,10 +247,11 @@ class TensorDict(TensorDictBase):
         if kind is not TensorDict and (kind is not dict or index is not None):
             super()._plan_write(index, source, plan, prefix)
             return
+        if index is not None:
+            source = self._fitted(index, source, plan)
         theirs: dict[Any, Any] = source if kind is dict else source._entries
         get = self._entries.get
         if index is not None:
-            self._check_fits(index, source)
             for key, value in theirs.items():
                 old: Any = get(key)
                 if type(old) is Tensor and type(value) is Tensor:  # the result of _plan_entry

@@ -170,7 +170,7 @@ class InPlaceUpdating(Node):
                 return
             if source._is_opaque:  # has no entries, so nothing would be written
                 raise errors.bad_indexed_value(source)
-            self._check_fits(index, source)
+            source = self._fitted(index, source, plan)
         for key, value in pairs(source):
             if type(key) is str:
                 self._plan_entry(key, index, value, plan, prefix)
@@ -179,17 +179,31 @@ class InPlaceUpdating(Node):
                 parent, name = self._find_parent(path)
                 parent._plan_entry(name, index, value, plan, prefix + path[:-1])
 
-    def _check_fits(self, index: Index, source: Node) -> None:
+    def _check_fits(self, index: Index, source: Node) -> torch.Size:
+        """Return the batch size that the batch size of a source is broadcast to."""
         got = source._meta.batch_size
         if got == index.size:
-            return
+            return got
         # a nested node's batch size may be longer than the root's, and so may that of the value written there
         full = index.size + self._meta.batch_size[index.dims :]
-        if not broadcasts(got, full[: max(len(got), len(index.size))]) and not broadcasts(got, full):
+        size = full[: max(len(got), len(index.size))]
+        if not broadcasts(got, size):
+            size = full
+        if not broadcasts(got, size):
             raise RuntimeError(
                 f"indexed destination TensorDict batch size is {torch.Size(index.size)}, which differs from the source "
                 f"batch size {torch.Size(got)}; expand or index the source to that batch size"
             )
+        return size
+
+    def _fitted(self, index: Index, source: Any, plan: WritePlan) -> Any:
+        """Return a source that fits a part; one with new entries, which no others tell the shape of, is expanded."""
+        size, got = self._check_fits(index, source), source._meta.batch_size
+        if got == size or not plan.adds or all(self._peek(key) is not None for key, _ in source._peek_items()):
+            return source
+        for _ in range(len(got) - len(size)):
+            source = source.squeeze(0)
+        return source.expand(size)
 
     def _plan_fill(self, index: Index, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
         """Plan to write one tensor or number into a part of every leaf; non-tensor entries stay."""

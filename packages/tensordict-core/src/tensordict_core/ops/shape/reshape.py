@@ -279,6 +279,9 @@ class Shape(Node):
                     f"Incompatible expanded shape: {target} is not {list(old)} at a non-singleton dimension, and only "
                     "sizes of 1 can be expanded; use repeat to copy rows"
                 )
+        known = (None,) * extra + tuple(old)  # -1 is a size of the batch where elements of a lazy stack differ
+        if any(type(n) is int and n < 0 and n != size for n, size in zip(target, known, strict=True)):
+            raise RuntimeError(f"expand: {target} has a negative size that is none of the batch; give the size")
         return self._reshape(Expand(old, torch.Size(target), one_value or not extra))
 
     def expand_as(self, other: Any) -> Self:
