@@ -36,11 +36,11 @@ def test_the_same_step_within_the_noise_is_green():
     assert series([1.0] * 16 + [1.3] * 4, noise=0.5, torch=9.0).faults() == []
 
 
-def test_one_slow_moment_is_no_regression():
+def test_one_slow_moment_is_not_a_regression():
     assert series([1.0] * 19 + [1.8], noise=0.02, torch=2.0).faults() == []
 
 
-def test_a_machine_that_is_slower_for_all_is_no_regression():
+def test_a_machine_that_is_slower_for_all_is_not_a_regression():
     one = series([1.0] * 20, noise=0.02, torch=2.0)
     one.seconds = {name: [*values[:16], *[3 * value for value in values[16:]]] for name, values in one.seconds.items()}
     assert one.faults() == []
@@ -86,7 +86,7 @@ def test_a_series_that_is_too_noisy_is_grey():
     assert "too noisy to tell" in dashboard.landing([noisy], "machine", {})
 
 
-def test_a_limit_is_no_rival():
+def test_a_limit_is_not_a_rival():
     assert series([1.0] * 20, limits=["torch"], torch=0.1, reference=2.0).faults() == []
     assert series([1.0] * 20, limits=["torch"], torch=0.1, reference=2.0).headline() == (2.0, "reference")
 

@@ -63,7 +63,7 @@ def test_padding_by_nothing_keeps_one_value():
     assert pad(TensorDict({"s": "text"}, [1]), [0, 1])["s"] == ["text", None]
 
 
-def test_rot90_needs_two_batch_dimensions_whatever_the_dims():
+def test_rot90_requires_two_batch_dimensions():
     with pytest.raises(RuntimeError, match="requires at least 2 batch dimensions"):
         TensorDict({}, [3]).rot90(1, 0)
 

@@ -140,7 +140,7 @@ def test_rsub_with_a_default_subtracts_the_leaf_that_this_side_lacks(alpha):
 
 
 @pytest.mark.parametrize("repeats", [torch.tensor([5, 5]), torch.tensor([[1, 1], [2, 2]]), torch.tensor([-1])])
-def test_repetitions_are_checked_where_there_is_no_leaf(repeats):
+def test_repetitions_are_checked_without_leaves_too(repeats):
     for td in (TensorDict({}, [3]), lazy_stack([TensorDict({}) for _ in range(3)])):
         with pytest.raises(RuntimeError, match="repeat"):
             td.repeat_interleave(repeats, 0)

@@ -69,7 +69,7 @@ def test_every_method_of_containers_belongs_to_a_topic():
     assert not [values["names"] for name, _, values in pages() if name == "tensordict-more"]
 
 
-def test_topics_name_what_exists_and_guides_that_exist():
+def test_topics_refer_to_existing_names_and_guides():
     for package, topics in FUNCTIONS.items():
         for topic in topics:
             assert set(topic.names) <= set(public(package)), topic.title

@@ -10,7 +10,7 @@ from tensordict_core.containers import dense
 
 
 @pytest.mark.parametrize("stack", [lazy_stack, TensorDict.lazy_stack, LazyStackedTensorDict.lazy_stack])
-def test_the_stack_dim_is_named_and_the_elements_are_left_alone(stack):
+def test_the_stack_dim_is_named_and_the_elements_do_not_change(stack):
     tds = [TensorDict({"a": torch.zeros(3)}, [3], names=["x"]) for _ in range(2)]
     td = stack(tds, 1, stack_dim_name="s")
     assert td.names == ["x", "s"] and td.batch_size == (3, 2)

@@ -231,7 +231,7 @@ def test_values_by_position_keep_their_positions_when_the_batch_size_is_set_anew
     [lambda td: td + 1, lambda td: td.to(torch.float64), lambda td: td.apply(torch.sin), lambda td: td.clone()],
     ids=["add", "to", "apply", "clone"],
 )
-def test_values_of_a_result_with_leaves_of_its_own_are_its_own(operation):
+def test_values_of_a_result_with_new_leaves_are_independent(operation):
     td = TensorDict({"x": torch.zeros(2)}, [2])
     td["s"] = ["a", "b"]
     result = operation(td)

@@ -67,7 +67,7 @@ def test_attrs_exclude_other_arguments(td: TensorDict) -> None:
             td.to(td.attrs(), *arguments, **options)
 
 
-def test_a_lazy_stack_is_described_by_what_its_elements_share(td: TensorDict) -> None:
+def test_a_lazy_stack_is_described_by_the_properties_that_its_elements_share(td: TensorDict) -> None:
     stack = lazy_stack([td.rename_(None), td.clone()], 1)
     attrs = stack.attrs()
     assert attrs["a"].tgt_shape == torch.Size([3, 2, 4]) == stack["a"].shape and attrs["s"] == stack["s"]

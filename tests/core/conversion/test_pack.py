@@ -26,7 +26,7 @@ def test_unpacking_gives_the_entries_back(td, dim):
     assert set(again.keys(True)) == set(td.keys(True)) and (again == td).all()
 
 
-def test_columns_follow_the_alphabet_whatever_the_order_of_insertion(td):
+def test_columns_are_in_alphabetical_order(td):
     flat, layout = td.pack()
     assert layout.keys == (("n", "s"), "p", "v") and layout.offsets == (0, 18, 19)
     assert torch.equal(flat[:, 18], td["p"]) and torch.equal(flat[:, 19:], td["v"])

@@ -121,7 +121,7 @@ def test_an_empty_tensordict_is_filled_row_by_row():
         td.lock_()[0] = TensorDict({"new": torch.zeros(2)}, batch_size=[2])
 
 
-def test_a_value_is_broadcast_to_what_is_indexed():
+def test_a_value_is_broadcast_to_the_indexed_shape():
     td = make()
     td[:2] = TensorDict({"a": torch.zeros(2, dtype=torch.long)}, batch_size=[2])
     assert not td["a"][:2].any() and td["a"][2:].all()

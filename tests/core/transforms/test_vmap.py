@@ -170,7 +170,7 @@ def test_names_are_kept_with_and_without_non_tensor_data(size: int) -> None:
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_out_dims_behind_the_batch_are_refused_whatever_the_sizes(text: bool) -> None:
+def test_out_dims_behind_the_batch_are_refused_for_any_sizes(text: bool) -> None:
     td = TensorDict({"a": torch.rand(2, 2, 2), **({"s": "text"} if text else {})}, [2, 2])
     with pytest.raises(RuntimeError, match="use out_dims from 0 to 1"):
         torch.vmap(lambda row: row + 1, out_dims=2)(td)

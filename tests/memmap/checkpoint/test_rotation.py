@@ -86,7 +86,7 @@ def test_damaged_checkpoints_do_not_count_as_kept():
     assert sorted(os.listdir("runs")) == ["step-000002", "step-000003", "step-000004"]
 
 
-def test_the_checkpoint_that_was_just_written_is_kept_whatever_its_step():
+def test_the_latest_written_checkpoint_is_kept_for_any_step():
     for step in (10, 20, 30):
         save(step)
     check(save(5, keep=1), 5)

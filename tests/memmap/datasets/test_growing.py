@@ -60,7 +60,7 @@ def test_rows_that_were_written_count_when_they_are_committed(path, dataset, row
     assert alike(reader.tensordict, rows(0, 4))
 
 
-def test_a_reader_sees_new_rows_when_it_refreshes_and_keeps_what_it_has(path, dataset, rows, alike):
+def test_a_reader_sees_new_rows_after_a_refresh_and_keeps_earlier_tensors(path, dataset, rows, alike):
     dataset.extend(rows(0, 3))
     reader, mapped = MemmapDataset.open(path), load_memmap(path)
     before = reader.tensordict

@@ -49,7 +49,7 @@ def test_changes_after_the_call_do_not_reach_the_file(ranks, tmp_path, name):
     assert value_of(tmp_path / name) == 1
 
 
-def test_the_program_uses_its_process_group_meanwhile(ranks, tmp_path):
+def test_the_program_uses_its_process_group_during_the_save(ranks, tmp_path):
     def work(rank):
         mesh = init_device_mesh("cpu", (2,))
         for value in range(1, 20):

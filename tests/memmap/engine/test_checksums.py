@@ -78,7 +78,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_bytes_are_hashed_on_their_way_whatever_their_layout(tmp_path, monkeypatch, layout, kernels):
+def test_bytes_of_any_layout_are_hashed_during_the_write(tmp_path, monkeypatch, layout, kernels):
     from tensordict_memmap.engine import write_plan
     from tensordict_memmap.engine.kernels import loader as module
 
@@ -212,7 +212,7 @@ def test_without_checksums_full_verification_is_an_error_with_a_remedy(tmp_path)
         load_memmap(tmp_path, verify="full")
 
 
-def test_an_absurd_size_in_a_manifest_is_no_reason_to_read_on(tmp_path):
+def test_a_huge_size_in_a_manifest_does_not_cause_reads(tmp_path):
     TensorDict({"a": torch.arange(3)}).save(tmp_path, checksum=True)
     manifest = read_manifest(tmp_path)
     manifest.files["a.memmap"] = Entry(1 << 62, manifest.files["a.memmap"].checksum)
@@ -283,7 +283,7 @@ def test_saving_over_itself_with_checksums_copies_mapped_files(tmp_path):
     assert sealed["a"][0] == 0 and load_memmap(tmp_path, verify="full")["a"][0] == 0
 
 
-def test_a_save_into_a_part_of_a_sealed_one_is_known_above(tmp_path):
+def test_a_save_into_a_part_of_a_sealed_one_updates_the_manifest_above(tmp_path):
     tree().save(tmp_path, checksum=True)
     TensorDict({"new": torch.arange(4)}).save(tmp_path / "b", checksum=True)
     assert load_memmap(tmp_path, subpath="a", verify="full").sum() == 499_500

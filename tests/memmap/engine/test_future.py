@@ -173,7 +173,7 @@ def test_nothing_is_shown_unasked(tmp_path, td, capsys):
 
 @pytest.mark.parametrize("name", [*NAMES, "shards", "consolidated"])
 @pytest.mark.parametrize("size", [10, 1 << 18])
-def test_parameters_that_are_given_other_memory_meanwhile_are_saved_as_they_were(tmp_path, monkeypatch, name, size):
+def test_parameters_that_get_other_memory_during_the_save_are_saved_unchanged(tmp_path, monkeypatch, name, size):
     parameters = {f"k{i}": torch.nn.Parameter(torch.full((size,), float(i))) for i in range(30)}
     td, go, path = TensorDict(parameters), threading.Event(), tmp_path / name
     write_files = write_plan.write_files

@@ -47,7 +47,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_any_range_of_any_layout_is_packed_as_a_plain_copy_whatever_the_axis(width, name):
+def test_any_range_of_any_layout_and_axis_is_packed_as_a_plain_copy(width, name):
     source = LAYOUTS[name](numbers((37, 29), width))
     flat = source.reshape(-1)
     for axis in range(source.ndim):

@@ -73,7 +73,7 @@ def in_threads(count, work):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_eight_threads_save_and_load_places_of_their_own(tmp_path, name):
+def test_eight_threads_save_and_load_separate_paths(tmp_path, name):
     file, store, load = FORMATS[name]
 
     def work(number):

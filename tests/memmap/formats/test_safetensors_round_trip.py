@@ -69,7 +69,7 @@ def test_a_lazy_stack_may_hold_nested_tensors_without_a_shape(tmp_path):
 @pytest.mark.filterwarnings("ignore:ComplexHalf support")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3)], ids=str)
-def test_every_dtype_and_shape_comes_back(tmp_path, dtype, shape, same):
+def test_every_dtype_and_shape_is_restored(tmp_path, dtype, shape, same):
     td = TensorDict({"odd": torch.ones(3, dtype=torch.int8), "a": some(dtype, *shape)})
     td.save(tmp_path / "x.safetensors")
     same(td, from_safetensors(tmp_path / "x.safetensors"))

@@ -138,7 +138,7 @@ def test_any_keys_are_found_again_in_their_order(keys):
     assert [leaf.shape for leaf in leaves(again)] == [leaf.shape for leaf in leaves(node)]
 
 
-def test_names_that_collide_get_names_of_their_own():
+def test_names_that_collide_get_distinct_names():
     names = FileNames()
     assert names.nested("nt") == "nt"
     assert names.leaf("nt.shape") == "%-0"

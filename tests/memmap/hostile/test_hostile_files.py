@@ -191,7 +191,7 @@ def test_the_oldest_layout_with_a_quantized_dtype_is_refused(tmp_path):
         TensorDict.load(tmp_path)
 
 
-def test_dtypes_are_values_whatever_they_are(tmp_path):
+def test_any_dtype_can_be_a_value(tmp_path):
     TensorDict({"d": NonTensorData(torch.qint8)}).save(tmp_path)
     assert TensorDict.load(tmp_path)["d"] is torch.qint8
 
@@ -405,14 +405,14 @@ def test_an_array_takes_no_more_memory_than_its_bytes(tmp_path):
     ],
     ids=["a header of 16 bytes", "of none", "PK", "a zip member"],
 )
-def test_consolidated_files_are_known_by_their_end(tmp_path, first):
+def test_consolidated_files_are_recognized_by_their_end(tmp_path, first):
     TensorDict({"a": first}).consolidate(tmp_path / "c")
     assert torch.equal(TensorDict.load(tmp_path / "c")["a"], first)
 
 
 @pytest.mark.parametrize("inner", ["x.safetensors", "x.tdz", "c"])
 @pytest.mark.parametrize("outer", ["y.safetensors", "y.tdz", "cc"])
-def test_a_file_in_a_file_does_not_change_what_the_outer_one_is(tmp_path, inner, outer):
+def test_a_file_inside_a_file_does_not_change_the_format_of_the_outer_one(tmp_path, inner, outer):
     td = TensorDict({"a": torch.arange(5)})
     consolidate(td, tmp_path / inner) if inner == "c" else td.save(tmp_path / inner)
     content = torch.frombuffer(bytearray((tmp_path / inner).read_bytes()), dtype=torch.uint8)

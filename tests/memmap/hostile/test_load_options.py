@@ -77,7 +77,7 @@ def test_a_path_leads_into_elements_of_lazy_stacks(tmp_path, name):
             TensorDict.load_memmap(tmp_path / name, subpath=path)
 
 
-def test_a_key_with_a_slash_comes_before_a_path(tmp_path):
+def test_a_key_with_a_slash_takes_precedence_over_a_path(tmp_path):
     TensorDict({"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}}).save(tmp_path)
     assert TensorDict.load_memmap(tmp_path, subpath="a/b").tolist() == [0]
     assert TensorDict.load_memmap(tmp_path, subpath=("a", "b")).tolist() == [1]

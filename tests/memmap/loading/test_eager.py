@@ -89,7 +89,7 @@ def test_small_neighbours_share_a_request_and_large_tensors_take_several(tmp_pat
     assert len(read) == 6 and max(read) == 1 << 22
 
 
-def test_a_file_that_is_replaced_or_cut_meanwhile_is_an_error(td: TensorDict, tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_or_cut_during_the_load_is_an_error(td: TensorDict, tmp_path: Path) -> None:
     mapped = load_memmap(_save(td, tmp_path / "x.safetensors"), mode="r")
     os.truncate(tmp_path / "x.safetensors", 300)
     with pytest.raises(ValueError, match="ends at byte"):

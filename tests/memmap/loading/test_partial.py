@@ -291,7 +291,7 @@ def test_rows_are_those_of_indexing(saved, rows):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32], ids=str)
-def test_rows_are_numbers_whatever_their_width(tmp_path, dtype):
+def test_row_numbers_may_have_any_integer_dtype(tmp_path, dtype):
     TensorDict({"x": torch.arange(300)}, [300]).save(tmp_path / "x")
     rows = torch.zeros(300, dtype=dtype)
     rows[:3] = torch.tensor([2, 0, 100]).to(dtype)

@@ -57,7 +57,7 @@ def tree(root):
 @pytest.mark.filterwarnings("ignore:ComplexHalf support")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3)], ids=str)
-def test_every_dtype_and_shape_is_its_raw_bytes_on_disk_and_comes_back(tmp_path, dtype, shape):
+def test_every_dtype_and_shape_is_stored_as_raw_bytes_and_restored(tmp_path, dtype, shape):
     tensor = some(dtype, *shape)
     td = TensorDict({"a": tensor}).memmap(tmp_path / "x")
     path = tmp_path / "x" / "a.memmap"

@@ -76,7 +76,7 @@ def test_every_value_of_plain_types_is_restored(value):
     ],
     ids=repr,
 )
-def test_other_known_types_come_back(value):
+def test_other_registered_types_are_restored(value):
     again = through_json(value)
     assert type(again) is type(value)
     assert again == value

@@ -167,7 +167,7 @@ def test_a_dtype_that_torch_cannot_gather_is_gathered(tmp_path):
 @pytest.mark.parametrize(
     "how", ["contiguous", "transposed", "another dtype", "broadcast", "odd size", "negative strides"]
 )
-def test_updates_in_place_reach_the_file_whatever_the_source(tmp_path, how, warm):
+def test_updates_in_place_from_any_source_reach_the_file(tmp_path, how, warm):
     shape = (1031, 1033)
     sources = {
         "contiguous": lambda: torch.randn(shape),

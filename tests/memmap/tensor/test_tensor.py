@@ -380,7 +380,7 @@ def test_a_pickle_is_small_and_restores_the_position_in_the_file(path):
 
 
 @pytest.mark.parametrize("how", ["replaced", "made anew", "deleted"])
-def test_a_pickle_of_a_file_that_is_another_by_now_is_an_error(path, how):
+def test_a_pickle_of_a_file_that_was_replaced_is_an_error(path, how):
     data = pickle.dumps(mapped(path))
     gc.collect()
     if how == "replaced":

@@ -192,7 +192,7 @@ def test_files_that_take_values_with_gradients_pass_them_on(tmp_path, size):
     assert weight.grad[0] == 5 and (disk["b"] == 3).all()
 
 
-def test_versions_tell_autograd_of_every_leaf(tmp_path):
+def test_versions_notify_autograd_of_every_leaf(tmp_path):
     disk = memmap_like(TensorDict({"a": torch.zeros(LARGE), "b": torch.zeros(3)}), tmp_path / "disk")
     before = {key: leaf._version for key, leaf in disk.items()}
     disk.update_({"a": torch.ones(LARGE), "b": torch.ones(3)})

@@ -75,7 +75,7 @@ def test_entries_that_several_add_are_all_there(target, added):
     assert second["two"].item() == 3
 
 
-def test_an_entry_of_a_name_that_another_added_meanwhile_is_that_of_the_later(target, added):
+def test_of_two_concurrent_entries_of_a_name_the_later_is_kept(target, added):
     first = TensorDict({"a": torch.ones(2)}).memmap(target)
     second = load_memmap(target)
     first.make_memmap("one", (3,))

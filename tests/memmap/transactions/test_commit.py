@@ -191,7 +191,7 @@ def test_hostile_journals_change_nothing(target, writer, found):
         assert found(target) == 0
 
 
-def test_a_save_into_a_part_of_a_save_is_known_above(target, writer, found):
+def test_a_save_into_a_part_of_a_save_updates_the_manifest_above(target, writer, found):
     save_folder(target, writer(0))
     part = os.path.join(target, "b")
     assert set(manifest_for(part).files) == {"meta.json", "c.memmap"}

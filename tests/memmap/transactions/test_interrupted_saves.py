@@ -136,7 +136,7 @@ def test_eight_threads_saving_at_once_one_wins_whole(target, writer, found, left
     assert not errors and found(target) in range(8) and not leftovers(target)
 
 
-def test_the_staging_folder_of_a_save_under_way_is_left_alone(target, writer, found, leftovers):
+def test_the_staging_folder_of_a_running_save_is_kept(target, writer, found, leftovers):
     started, go_on = threading.Event(), threading.Event()
 
     def slow(folder):

@@ -69,7 +69,7 @@ class ShapeTests(ContainerCase):
     """Reshaping, splitting and combining."""
 
     @pytest.mark.parametrize("name", BLOCKS)
-    def test_a_block_writes_back_what_it_replaces(self, name: str) -> None:
+    def test_a_block_writes_replaced_entries_back(self, name: str) -> None:
         td = self.make()
         was = td * 2
         if td.is_locked:
