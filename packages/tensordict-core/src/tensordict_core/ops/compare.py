@@ -16,11 +16,14 @@ from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import SAME, UNLOCKED
 from tensordict_core.ops.factories.operands import broadcast_how, match, spread
 from tensordict_core.ops.factories.owner import owns_methods
-from tensordict_core.ops.factories.reduction import BatchDims, Dim, over_leaves
+from tensordict_core.ops.factories.reduction import BatchDims, Dim, Kernel, over_leaves
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import UnaryMethod
 
 __all__ = ["Comparison"]
+
+_ALL = cast(Kernel, Tensor.all)
+_ANY = cast(Kernel, Tensor.any)
 
 
 def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
@@ -194,7 +197,7 @@ class Comparison(Node):
         """
         if dim is None:
             return all(bool(leaf.all()) for leaf in self._leaves())
-        return over_leaves(self, lambda leaf, dims, keep: torch.all(leaf, dims, keep), dim, False)
+        return over_leaves(self, _ALL, dim, False)
 
     @overload
     def any(self, dim: None = ...) -> bool: ...
@@ -212,7 +215,7 @@ class Comparison(Node):
         """
         if dim is None:
             return any(bool(leaf.any()) for leaf in self._leaves())
-        return over_leaves(self, lambda leaf, dims, keep: torch.any(leaf, dims, keep), dim, False)
+        return over_leaves(self, _ANY, dim, False)
 
     def __bool__(self) -> bool:
         """Raise an error, because the truth value of a tensordict is ambiguous.

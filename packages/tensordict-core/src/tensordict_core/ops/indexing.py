@@ -154,7 +154,7 @@ class Indexing(Node):
         index = idx if index is KEEP else index
         if index is KEEP:
             raise TypeError("get_at needs an index of the entry; give one, or use get()")
-        path = unravel_key_to_tuple(key)
+        path = (key,) if type(key) is str else unravel_key_to_tuple(key)
         if not path:
             raise errors.empty_key()
         parent = self._peek_path(path[:-1])

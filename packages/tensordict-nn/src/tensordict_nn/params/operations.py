@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tensordict_core import TensorDict
-from tensordict_core.extension import SAME, TensorDictBase, is_compiling, operations
+from tensordict_core.extension import SAME, TensorCollection, TensorDictBase, is_compiling, operations
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained
 
-__all__ = ["add_operations"]
+__all__ = ["add_operations", "pairs_of_leaves"]
 
 
 def _method(name: str, around: Callable[..., Any]) -> Any:
@@ -86,6 +86,17 @@ def _tied(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
     made: dict[Tensor, Tensor] = {}
     casts = [made.setdefault(leaf, cast) for leaf, cast in zip(leaves, result._leaves(), strict=True)]
     return result._rebuild(iter(casts), SAME)
+
+
+def pairs_of_leaves(params: Any, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Return the matched leaves of parameters and another flat node; ``None`` if one is nested or changes its reads."""
+    is_plain = type(other._entries) is dict or (isinstance(other, type(params)) and not other._get_hooks)
+    if params._get_hooks or params._modules or params._values or not is_plain:
+        return None
+    mine, theirs = dict(params._items()), dict(other._items())
+    if mine.keys() != theirs.keys() or any([isinstance(value, TensorCollection) for value in theirs.values()]):
+        return None
+    return list(mine.values()), [theirs[key] for key in mine]
 
 
 def add_operations(cls: type[Any]) -> None:

@@ -34,7 +34,7 @@ from tensordict_core.extension import (
 from tensordict_nn import errors
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
 from tensordict_nn.params.mapped import file_among, warn_of_file
-from tensordict_nn.params.operations import add_operations
+from tensordict_nn.params.operations import add_operations, pairs_of_leaves
 
 __all__ = ["TensorDictParams"]
 
@@ -232,6 +232,9 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     def _peek(self, key: str) -> Any:
         return dict(self._items()).get(key) if self._get_hooks else self._get(key)
+
+    def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
+        return pairs_of_leaves(self, other)
 
     def _set(self, key: str, value: Any) -> None:
         if is_leaf_tensor(value):

@@ -251,9 +251,8 @@ class KeySelection(Node):
         >>> TensorDict({"a": {}, "b": 1}).filter_empty_().sorted_keys
         ['b']
         """
-        for name in list(self._keys()):
-            value = self._get(name)
-            if _has_entries(value):
+        for name, value in list(self._peek_items()):
+            if type(value) is not Tensor and _has_entries(value):
                 value.filter_empty_()
                 stack = value._inmost()
                 if not any(

@@ -154,7 +154,7 @@ class Shape(Node):
         at = _either("squeeze", args, "dim", dim)
         size = self._meta.batch_size
         if at is None:
-            dims = tuple(i for i, n in enumerate(size) if n == 1)
+            dims = tuple([i for i, n in enumerate(size) if n == 1])
         else:
             found = [normal_dim(d, size) for d in ((at,) if not isinstance(at, list | tuple) else at)]
             dims = tuple(sorted(d for d in found if size[d] == 1))
