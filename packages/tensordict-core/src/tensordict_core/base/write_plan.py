@@ -73,7 +73,7 @@ def _is_small_part(leaf: Tensor, index: Index) -> bool:
     """Return whether the class of a leaf has a writer, and writes a part of this size by itself as fast."""
     if _writer_of(type(leaf)) is None or leaf.is_nested:
         return False
-    return index.part_of(leaf.shape).numel() * leaf.itemsize < SMALL_PART
+    return leaf.nbytes < SMALL_PART or index.part_of(leaf.shape).numel() * leaf.itemsize < SMALL_PART
 
 
 class WritePlan:

@@ -21,7 +21,7 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, names_or_none, starts_with
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.ragged import leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
@@ -254,7 +254,7 @@ class TensorDict(TensorDictBase):
         if index is not None:
             for key, value in theirs.items():
                 old: Any = get(key)
-                if type(old) is Tensor and type(value) is Tensor:  # the result of _plan_entry
+                if type(value) is Tensor and (type(old) is Tensor or is_leaf_tensor(old)):  # the result of _plan_entry
                     plan.add_at((*prefix, key) if prefix else key, old, index, value)
                 else:
                     self._plan_entry(key, index, value, plan, prefix)

@@ -17,6 +17,10 @@ from tensordict_memmap.engine.tuning import READ_AHEAD_MIN, ROW_COPY_MIN, is_col
 from tensordict_memmap.schema.dtypes import as_bits, reach
 
 
+_ROW_DTYPES = frozenset((torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64, torch.uint64))
+"""The dtypes of row numbers: uint8 is that of masks too."""
+
+
 def row_numbers(tensor: torch.Tensor, index: Any, least: int = ROW_COPY_MIN) -> torch.Tensor | None:
     """Return an index as row numbers if copying contiguous rows is faster than general indexing; else None.
 
@@ -37,7 +41,7 @@ def row_numbers(tensor: torch.Tensor, index: Any, least: int = ROW_COPY_MIN) -> 
         rows = torch.tensor(index, device="cpu")
     else:
         return None
-    if rows.dtype.is_floating_point or rows.dtype.is_complex or rows.dtype in (torch.bool, torch.uint8):
+    if rows.dtype not in _ROW_DTYPES:
         return None
     if tensor.ndim == 0 or tensor.requires_grad or rows.numel() * tensor.stride(0) * tensor.itemsize < least:
         return None
