@@ -243,6 +243,7 @@ class Updating(InPlaceUpdating):
             KeyError: A nested key has a parent that is a leaf.
         """
         out: dict[str, Any] = {}
+        own: dict[int, Any] = {}  # the dictionaries made here; others may be the caller's
         for key, value in items:
             path = unravel_key_to_tuple(key)
             if not path:
@@ -263,7 +264,8 @@ class Updating(InPlaceUpdating):
                     break
                 if not isinstance(inner, dict):
                     raise errors.not_a_node(path[: depth + 1], inner)
-                level[name] = level = dict(inner)  # a copy, because it may be the caller's
+                level[name] = level = inner if id(inner) in own else dict(inner)
+                own[id(level)] = level
             else:
                 level[path[-1]] = value
         return list(out.items())
