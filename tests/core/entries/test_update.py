@@ -81,6 +81,13 @@ def test_nested_keys_add_to_a_node_of_the_same_update() -> None:
     assert set(node.keys()) == {"x"}
 
 
+def test_nested_keys_do_not_change_a_dictionary_of_the_same_update() -> None:
+    inner = {"deep": {"x": torch.ones(2)}}
+    td = tree().update({"m": inner, **{("m", "deep", key): torch.ones(2) for key in "yz"}})
+    assert set(td["m", "deep"].keys()) == {"x", "y", "z"}
+    assert set(inner) == {"deep"} and set(inner["deep"]) == {"x"}
+
+
 def test_the_batch_size_of_the_source_removes_no_entry() -> None:
     td = TensorDict({"a": torch.zeros(2), "kept": torch.ones(2)}, [2])
     td.update(TensorDict({"a": torch.ones(2)}, [2]), update_batch_size=True)
