@@ -128,8 +128,6 @@ REASONS: dict[str, str] = {
     "update_": _ALL_OR_NOTHING,
     "copy_": _ALL_OR_NOTHING,
     "set_at_": "goes through the plan of all in-place writes",
-    "all": "calls torch by a function for each leaf, which takes several dimensions too",
-    "any": "calls torch by a function for each leaf, which takes several dimensions too",
     "contiguous": "looks for lazy stacks, then makes a tensordict with dictionary and metadata of its own",
     "expand_as": "expands the batch dimensions, then compares the shapes of all leaves",
     "is_empty": "looks for leaves and non-tensor values in nested tensordicts too",
