@@ -16,7 +16,6 @@ from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.tuning import READ_AHEAD_MIN, ROW_COPY_MIN, is_cold
 from tensordict_memmap.schema.dtypes import as_bits, reach
 
-
 _ROW_DTYPES = frozenset((torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64, torch.uint64))
 """The dtypes of row numbers: uint8 is that of masks too."""
 
