@@ -119,15 +119,15 @@ def main() -> None:
         print(line("import (plain: core after torch)", imports(max(3, options.rounds // 20))), flush=True)
     print(f"\nMinimum of {options.rounds} rounds, 10 fields of 3 x 4, batch size 3, ", end="")
     print(f"Python {platform.python_version()}, torch {torch.__version__}.")
-    for kind, aim in (("read", 1.3), ("operation", 1.1)):
+    for kind, target in (("read", 1.3), ("operation", 1.1)):
         if kind in measured:
             most, name = max((ratio(times[0], times[2]), name) for name, times in measured[kind])
-            print(f"Highest ratio ours / plain of kind {kind}: {most:.2f} ({name}; target {aim}).")
+            print(f"Highest ratio ours / plain of kind {kind}: {most:.2f} ({name}; target {target}).")
     for kind in ("read", "write", "construct"):
         if kind in measured:
             least, name = min((ratio(times[1], times[0]), name) for name, times in measured[kind])
-            aim = 1 if kind == "read" else 2
-            print(f"Lowest ratio reference / ours of kind {kind}: {least:.2f} ({name}; target {aim}).")
+            target = 1 if kind == "read" else 2
+            print(f"Lowest ratio reference / ours of kind {kind}: {least:.2f} ({name}; target {target}).")
             fastest = min(min(times[1]) for _, times in measured[kind])
             slowest, name = max((min(times[0]), name) for name, times in measured[kind] if "autocast" not in name)
             print(

@@ -122,7 +122,9 @@ def _from_torch(path: str) -> TensorDict:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(f"{path} is damaged, or not a file of torch.save: {reason}") from None
     if not isinstance(loaded, dict):
-        raise ValueError(f"{path} holds a {type(loaded).__name__}, and a dict of tensors can be converted")
+        raise ValueError(
+            f"{path} holds a {type(loaded).__name__}, and a dict of tensors can be converted; save one with torch.save"
+        )
     td: TensorDict = TensorDict.from_dict(loaded, auto_batch_size=False)
     names = [key for key in loaded if isinstance(key, str)]
     prefixes = {name[:cut] for name in names for cut, sign in enumerate(name) if sign == "."}

@@ -256,17 +256,21 @@ def as_index(rows: Rows, count: int) -> int | slice | torch.Tensor:
         raise TypeError(f"rows= takes a number, a slice, a range, a list or a tensor of numbers, not {rows!r:.100}")
     if isinstance(rows, int):
         if not -count <= rows < count:
-            raise IndexError(f"row {rows} is out of range for {count} rows")
+            raise IndexError(f"row {rows} is out of range for {count} rows; pass {_range(count)}")
         return rows
     if isinstance(rows, slice):
         rows = range(*rows.indices(count))
     elif isinstance(rows, range) and rows and not -count <= min(rows) <= max(rows) < count:
-        raise IndexError(f"{rows} is out of range for {count} rows")
+        raise IndexError(f"{rows} is out of range for {count} rows; pass {_range(count)}")
     if isinstance(rows, range):
         if rows.step > 0 and (not rows or rows[0] >= 0):
             return slice(rows.start, rows.stop, rows.step) if rows else slice(0, 0)
         rows = list(rows)
     return _row_numbers(rows, count)
+
+
+def _range(count: int) -> str:
+    return f"numbers from {-count} to {count - 1}" if count else "an empty list or slice"
 
 
 def _row_numbers(rows: Sequence[int] | torch.Tensor, count: int) -> torch.Tensor:
@@ -280,5 +284,5 @@ def _row_numbers(rows: Sequence[int] | torch.Tensor, count: int) -> torch.Tensor
         raise TypeError(f"rows= takes a list of numbers, not {index.dtype} of shape {list(index.shape)}")
     index = index.to(torch.int64)  # as an index, bytes would be a mask, and narrow integers cannot hold a large count
     if index.numel() and not -count <= int(index.min()) <= int(index.max()) < count:
-        raise IndexError(f"a row of {rows!r:.100} is out of range for {count} rows")
+        raise IndexError(f"a row of {rows!r:.100} is out of range for {count} rows; pass {_range(count)}")
     return index % count
