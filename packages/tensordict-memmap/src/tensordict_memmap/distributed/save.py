@@ -397,7 +397,7 @@ def seconds_of(timeout: float | None) -> float:
         return TIMEOUT
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise TypeError(
-            f"timeout={timeout!r} is a {type(timeout).__name__}, and a time is a number of seconds; pass one, such as 60"
+            f"timeout={timeout!r} is a {type(timeout).__name__}, and a time is in seconds; pass a number, such as 60"
         )
     if not 0 < timeout < threading.TIMEOUT_MAX:
         raise ValueError(f"timeout={timeout!r} is not a number of seconds to wait; pass a positive one, such as 60")
