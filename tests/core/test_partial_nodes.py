@@ -227,3 +227,10 @@ def test_expanding_to_a_negative_size_is_refused(size):
         with pytest.raises(RuntimeError):
             td.expand(size)
     assert TensorDict({"a": "text"}, [1]).expand(3, -1).batch_size == (3, 1)
+
+
+def test_apply_in_place_checks_its_device():
+    td = TensorDict({"a": torch.zeros(2)}, [2])
+    with pytest.raises(TypeError):
+        td.apply_(torch.neg, device=[])
+    assert td.apply_(lambda leaf: leaf + 1, device="cpu")["a"].tolist() == [1.0, 1.0]

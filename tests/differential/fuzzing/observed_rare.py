@@ -91,6 +91,14 @@ RARE = (
         kinds="^lazy.*nested.*ragged",
     ),
     seen("`stack.expand_as(other)`", calls="expand_as", kind="^result > UnmatchedKeyError", text="UnbatchedTensor"),
+    seen(
+        "`stack.apply(fn, other, batch_size=size",
+        calls="(named_)?apply",
+        kind="^result > RuntimeError",
+        ours="does not start with the batch size",
+        kinds="^lazy",
+        text="default=",
+    ),
     # the reference refuses
     seen("a bool as an integer", kind="TypeError > result", theirs="got .dim=bool"),
     seen(
@@ -114,7 +122,7 @@ RARE = (
         "values under other keys than those of",
         calls="update(_|_at_)?",
         kind=ERROR,
-        theirs="Received a new batch size|through|so it has no entry",
+        theirs="Received a new batch size|through|so it has no entry|incompatible with the batch-size",
         text="keys_to_update=",
     ),
     seen("`stack.new_tensor(data, pin_memory", calls="new_tensor", kind="TypeError > result", theirs="'pin_memory'"),
@@ -128,7 +136,7 @@ RARE = (
     ),
     seen(
         "a source of size 1 into an empty part",
-        calls="setitem value",
+        calls="setitem value|update_at_",
         kind="RuntimeError > result",
         theirs=r"batch size is torch.Size\(\[(.*, )?0[\],]",
     ),
@@ -190,7 +198,21 @@ RARE = (
         kinds="class.*locked",
         text="y = .*Point",
     ),
+    seen(
+        "`keys_to_update=[]`",
+        calls="update_(at_)?",
+        kind="RuntimeError > result",
+        theirs="a leaf Variable",
+        kinds="class",
+        text="keys_to_update=",
+    ),
     # both refuse
+    seen(
+        "`td.prod(dim=(0, 1))`",
+        calls="prod|a?max|a?min",
+        kind="IndexError > RuntimeError",
+        ours="appears multiple times",
+    ),
     seen(
         "`td.min(keepdim=True, reduce=True)`",
         kind="RuntimeError > TypeError",
@@ -198,6 +220,9 @@ RARE = (
         ours="leave keepdim",
     ),
     # results
+    seen("`td.split_keys([", calls="split_keys", kind="keys", kinds="^lazy.*ragged", text="strict=False"),
+    seen("the locks of results of `pow", calls="densify", kind="locked", theirs="True", kinds="class.*locked"),
+    seen("`torch.vmap` over the stack dim", calls="vmap", kind="rows|keys", kinds="^lazy.*class"),
     seen("`stack[index] = 1.0`", calls="update_at_", kind="values", kinds="^lazy.*ragged", text="y = "),
     seen("names of non-tensor values", calls="set_non_tensor", kind="names", kinds="lazy.*names"),
     seen(
@@ -287,7 +312,6 @@ RARE = (
     ),
     seen(
         "`lazy.narrow(...)`",
-        calls="(torch[.])?(lazy_)?stack|lazy_stack",
         kind="shares",
         theirs="True",
         kinds="lazy.*view",
@@ -361,7 +385,7 @@ RARE = (
         '`tc.pop("label")`', calls="popitem", kind="kind", theirs="^Point$", ours="^TensorDict$", kinds="^class.*nested"
     ),
     seen("`tc[index] = array` of a NumPy", calls="setitem td", kind="dtype|values", kinds="^class", text=r"I\[None\]"),
-    seen("`tc.update_at_(other, index)`", calls="update_at_", kind="values", kinds="^class", text=r"y = Point"),
+    seen("`tc.update_at_(other, index)`", calls="update_at_", kind="values", kinds="class", text=r"y = .*Point"),
     seen("a tensor that is passed by name", calls="sub", kind="values", kinds="^lazy", text=r"other=t\(\[.*alpha="),
     seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"dims=\[\]|, \[\]\)"),
     seen(

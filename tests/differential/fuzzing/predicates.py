@@ -191,6 +191,7 @@ FAULTS = {
     "gradient": r"a leaf Variable that requires grad",
     "unbatched": r"is an unbatched tensor, which",
     "assignment": r"can't assign a \w+ to a torch",
+    "device": r"device and out.device must be equal",
     "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
     "names": r"the length of the dimension names must equate",
     "out": r"object has no attribute '(is_locked|_get_str)'|out must be a|a tensordict as out",

@@ -195,11 +195,13 @@ class Applying(Node):
     def _put_results(self, results: list[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> Any:
         """Return a tree with the results as leaves, or write them into this tensordict or ``out``."""
         out, filter_empty = options.get("out"), options.get("filter_empty")
+        device = options.get("device", KEEP)
+        device = device if device is KEEP else as_device(device)
         if options.get("inplace"):
             return self._put_inplace(results, is_leaf, out)
         meta = self._meta
         dims = len(meta.batch_size)
-        batch_size, device, names = options.get("batch_size"), options.get("device", KEEP), options.get("names", KEEP)
+        batch_size, names = options.get("batch_size"), options.get("names", KEEP)
         size = None if batch_size is None else as_batch_size(batch_size)
         new_names = names if names is KEEP else as_names(names, dims if size is None else len(size))
         keeps = size is not None and self._keep_own_sizes(results, size, is_leaf)
@@ -210,7 +212,7 @@ class Applying(Node):
             names=None
             if new_names is KEEP
             else lambda own: new_names if new_names is None or own is None else new_names + own[dims:],
-            device=device if device is KEEP else as_device(device),
+            device=device,
             lock=options.get("propagate_lock", False),
             is_leaf=is_leaf,
             prune=filter_empty is not False,
