@@ -185,13 +185,20 @@ def test_selecting_a_node_and_a_key_that_it_lacks_is_a_key_error(keys, value):
     assert list(td.select(*keys, strict=False).keys()) == ["n"]
 
 
-@pytest.mark.parametrize("index", [torch.tensor([True, False]), torch.tensor([0]), [0], slice(0, 1), 0, True])
-def test_written_rows_are_cast_at_every_index(index):
-    for value in (torch.ones(()), TensorDict({"a": 1.0, "n": {"b": 1.0}})):
-        td = TensorDict({"a": torch.zeros(2, dtype=torch.float64), "n": {"b": torch.zeros(2, dtype=torch.int32)}}, [2])
-        td[index] = value
-        assert td["a"].dtype is torch.float64 and td["a"][0] == 1
-        assert td["n", "b"].dtype is torch.int32 and td["n", "b"][0] == 1
+@pytest.mark.parametrize("index", [torch.tensor([True, False]), slice(0, 1), 0, True, torch.tensor([0]), [0]])
+@pytest.mark.parametrize("source", [torch.ones(()), torch.ones(1), torch.ones(2)])
+def test_written_rows_are_cast_where_those_of_tensors_are(index, source):
+    for value in (source, TensorDict({"a": source}, source.shape)):
+        td, tensor = TensorDict({"a": torch.zeros(2, dtype=torch.int32)}, [2]), torch.zeros(2, dtype=torch.int32)
+        try:
+            tensor[index] = source
+        except (RuntimeError, IndexError):
+            with pytest.raises(RuntimeError):
+                td[index] = value
+        else:
+            td[index] = value
+            assert td["a"].dtype is torch.int32
+        assert torch.equal(td["a"], tensor)
 
 
 def test_apply_on_nested_tensordicts_with_a_batch_size_keeps_ragged_ones():

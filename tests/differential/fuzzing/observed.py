@@ -140,7 +140,7 @@ OBSERVED = (
         "options that methods of a tensorclass lack", theirs="_set_at_.. got an unexp", kind="> result", kinds="class"
     ),
     seen(
-        "`td.set_at_(key, value, True)`",
+        "`td[mask] = source` of one element of another dtype",
         calls="set_at_|setitem (td|value)",
         kind="> result",
         theirs="destination dtypes match",

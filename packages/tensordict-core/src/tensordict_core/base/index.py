@@ -22,6 +22,7 @@ __all__ = ["Index"]
 
 
 _ROW_DTYPES = (torch.int64, torch.int32)
+_MASKS = (torch.bool, torch.uint8)
 _NUMPY_SCALARS = (np.integer, np.bool_)
 _FEW = 32
 
@@ -109,6 +110,7 @@ class Index:
         idx: The index of a leaf, as ``tensor[idx]`` takes it.
         size: The batch size of the result.
         gives_views: Whether ``tensor[idx]`` shares memory with the tensor: for integers and slices only.
+        is_masked: Whether all its tensors are masks: PyTorch converts a number that is written there.
         rows: The positions along dimension ``at`` if the index selects whole rows there, otherwise ``None``.
         dims: The number of batch dimensions of the root.
 
@@ -125,6 +127,7 @@ class Index:
         "dims",
         "gives_views",
         "idx",
+        "is_masked",
         "parts",
         "rows",
         "size",
@@ -140,6 +143,7 @@ class Index:
         self._last: tuple[Meta, Meta] | None = None
         self._leaf: tuple[torch.Size, torch.Size] | None = None
         self.gives_views = True
+        self.is_masked = False
         self.rows: Tensor | None = None
         kind = type(idx)
         if kind is int and dims:
@@ -213,6 +217,7 @@ class Index:
 
     def _expand(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         parts = [_advanced(part) for part in given]
+        self.is_masked = all([part.dtype in _MASKS for part in parts if isinstance(part, Tensor)])
         used = sum(_spans(part) for part in parts if part is not Ellipsis)
         if used > self.dims:
             raise errors.bad_index_count(used, self.batch_size)
@@ -226,7 +231,7 @@ class Index:
                     )
                 seen = True
                 out.extend([slice(None)] * (self.dims - used))
-            elif isinstance(part, Tensor) and part.dtype in (torch.bool, torch.uint8) and part.ndim:
+            elif isinstance(part, Tensor) and part.dtype in _MASKS and part.ndim:
                 self._check_mask(part, out)
                 out.extend(part.nonzero(as_tuple=True))
             else:

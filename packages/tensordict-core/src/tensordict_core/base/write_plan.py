@@ -139,7 +139,7 @@ class WritePlan:
         """Plan to write a tensor or a number into the part of a leaf that an index selects.
 
         Raises:
-            RuntimeError: The tensor does not broadcast to the part.
+            RuntimeError: The tensor does not broadcast to the part, or differs in dtype where torch converts none.
         """
         if isinstance(source, Tensor):
             if index.gives_views and type(leaf) is not Tensor and not _is_small_part(leaf, index):
@@ -151,8 +151,13 @@ class WritePlan:
                 shape = index.part_of(leaf.shape)
                 if got != shape and not broadcasts(got, shape):
                     raise errors.indexed_write_shape(unravel_key(key), got, shape)
-            if not index.gives_views and (source.dtype != leaf.dtype or source.device != leaf.device):
-                source = source.to(device=leaf.device, dtype=leaf.dtype)  # torch converts at other indices only
+            if not index.gives_views:
+                if source.dtype != leaf.dtype and type(leaf) is Tensor:
+                    if not index.is_masked or (source.numel() != 1 and any(map(torch.is_tensor, index.parts))):
+                        raise errors.indexed_write_dtype(key, source.dtype, leaf.dtype)
+                    source = source.to(leaf.dtype)
+                if source.device != leaf.device:
+                    source = source.to(leaf.device)
         if leaf.requires_grad:
             _check_grad(key, leaf)
         self._parts.append((key, leaf, index.idx, source))

@@ -208,6 +208,14 @@ def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -
     )
 
 
+def indexed_write_dtype(key: Any, got: Any, expected: Any) -> RuntimeError:
+    """Report that an indexed write, by an index with tensors, has another dtype."""
+    return RuntimeError(
+        f"key {key!r} has dtype {expected} and cannot take a value of dtype {got} at an index with tensors; "
+        f"convert the value with .to({expected})"
+    )
+
+
 def no_dataclass(value: Any) -> TypeError:
     """Report that the argument of ``from_dataclass`` is something else."""
     return TypeError(
