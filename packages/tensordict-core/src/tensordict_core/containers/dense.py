@@ -287,7 +287,7 @@ class TensorDict(TensorDictBase):
         is_leaf, check = how.is_leaf, how.check
         meta = self._meta if how.keeps_meta else how.meta(self._meta)
         size = meta.batch_size
-        # with fewer than two batch dimensions, the first size tells whether to_entry would return the value unchanged
+        # with fewer than two batch dimensions, the first size decides whether to_entry would return the value unchanged
         ready = Tensor if meta.device is None and len(size) < 2 else None
         first = size[0] if size else None
         for key, value in self._entries.items():

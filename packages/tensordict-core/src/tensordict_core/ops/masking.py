@@ -47,7 +47,7 @@ def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
             return [operand] * count
         return operand.expand(*operand.shape[:at], count, *operand.shape[at + 1 :]).unbind(at)
 
-    # a tensor of as many dimensions as the batch, or fewer, goes with the last batch dimensions
+    # a tensor of as many dimensions as the batch, or fewer, matches the last batch dimensions
     beyond = max(dims - other.ndim, 0) if isinstance(other, Tensor) else 0
     columns = zip(td.tensordicts, parts(condition, dim), parts(other, dim - beyond), strict=True)
     return td._restacked([_where_element(mine, mask, theirs, pad) for mine, mask, theirs in columns])

@@ -210,7 +210,7 @@ def save_with(
         raise ValueError("placements= and timeout= are about a save by several ranks; pass group= too")
     result = result or (lambda: data)
     if is_remote(prefix):
-        held = data.clone(recurse=False) if early else data  # the caller may replace entries meanwhile
+        held = data.clone(recurse=False) if early else data  # the caller may replace entries during the save
         local = replace(options, existsok=True)
         return save_remote(
             str(prefix),

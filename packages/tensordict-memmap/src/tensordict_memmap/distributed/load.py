@@ -201,7 +201,7 @@ class BoxReader:
         try:
             read_ranges(self.reads, check=self._check, count=bytes_read)
         except (_Replaced, FileNotFoundError):
-            # another save replaced a file since it was mapped, and the mapping keeps what was there
+            # another save replaced a file since it was mapped, and the mapping keeps the earlier content
             with torch.no_grad():
                 for read, source in zip(self.reads, self._sources, strict=True):
                     read.out.copy_(source[read.box.slices()])

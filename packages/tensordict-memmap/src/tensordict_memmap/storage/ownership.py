@@ -152,7 +152,7 @@ def _walk(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         try:
             with os.scandir(path) as found:
                 entries = list(found)
-        except FileNotFoundError:  # another saver removed it meanwhile
+        except FileNotFoundError:  # another saver has removed it
             continue
         for entry in entries:
             name = prefix + entry.name

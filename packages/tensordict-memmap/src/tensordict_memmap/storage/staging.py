@@ -244,7 +244,7 @@ def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
         yield
     except BaseException:
         for one in new:
-            with contextlib.suppress(OSError):  # another save has used it meanwhile
+            with contextlib.suppress(OSError):  # another save has used it
                 os.rmdir(one)
         raise
 

@@ -21,7 +21,7 @@ from tensordict_core.extension import annotation, is_compiling
 
 __all__ = ["NOTED", "Replaced"]
 
-NOTED: Callable[[], None] = lambda: None  # noqa: E731  # stands for the dead reference of a permanent call
+NOTED: Callable[[], None] = lambda: None  # noqa: E731  # in place of the dead reference of a permanent call
 """The `Replaced.swap` of a module whose parameters were replaced permanently and recorded."""
 
 _records: weakref.WeakSet[Replaced] = weakref.WeakSet()

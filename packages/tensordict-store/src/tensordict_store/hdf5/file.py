@@ -79,7 +79,7 @@ def _flush_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # a forked process has a copy of what was not written yet, and must find nothing to write
+    # a forked process has a copy of the unwritten data, and must not write it
     os.register_at_fork(before=_flush_all)
 
 

@@ -142,7 +142,7 @@ class PersistentTensorDict(Opened, CustomContainer):
                     f"{list(size)}; pass another batch_size"
                 )
 
-    # what is particular to files --------------------------------------------------------------------------------------
+    # members for files only -------------------------------------------------------------------------------------------
 
     def append(self, rows: Any) -> Self:
         """Append rows along the first batch dimension.

@@ -44,7 +44,7 @@ class ServerNode(CustomContainer, abstract=True):
             self._children[key] = self._nested(path, facts)
         return self._children[key]
 
-    # what is particular to a server -----------------------------------------------------------------------------------
+    # members for servers only -----------------------------------------------------------------------------------------
 
     @property
     def td_id(self) -> str:

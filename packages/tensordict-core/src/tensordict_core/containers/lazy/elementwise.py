@@ -334,7 +334,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         if not is_leaf_tensor(first):
             try:
                 return repr(self._get(key))
-            except RuntimeError:  # nodes of several batch sizes, which no one entry stands for
+            except RuntimeError:  # nodes of several batch sizes, which no single entry represents
                 return f"mixed({type(first).__name__})"
         try:
             shape: Any = self._shape_of(key)

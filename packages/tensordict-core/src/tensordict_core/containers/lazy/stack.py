@@ -337,7 +337,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             return tensor
         try:
             return self._get(key)
-        except RuntimeError:  # nodes that do not stack: any of them stands for the entry
+        except RuntimeError:  # nodes that do not stack: any of them represents the entry
             return entry
 
     def _peek_items(self) -> Iterable[tuple[str, Any]]:
@@ -400,7 +400,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             td._collect_aligned(part, out, missing, is_leaf, prefix)
 
     def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
-        # the operand's last dimension goes with the last of the leading `dims` batch dimensions
+        # the operand's last dimension matches the last of the leading `dims` batch dimensions
         at = self._stack_dim - (dims - operand.ndim)
         if self._stack_dim >= dims or at < 0:
             dims -= self._stack_dim < dims

@@ -203,7 +203,7 @@ class Conversion(Node):
         'TensorDict'
         """
         entries = {}
-        fresh = self._reads_copy  # what was read from a store belongs to nobody else
+        fresh = self._reads_copy  # tensors that were read from a store have no other owner
         for key, value in self._items():
             if is_leaf_tensor(value):
                 entries[key] = value if fresh else value.clone()
