@@ -283,3 +283,14 @@ def test_a_list_of_tensordicts_is_written_into_a_nested_tensordict(stacked):
     assert td["n", "b"].tolist() == [1, 1]
     with pytest.raises(RuntimeError, match=r"\('n', 'b'\)"):
         td.set_("n", [*parts, parts[0]])
+
+
+def test_a_chosen_node_is_updated_whole_and_other_entries_by_their_keys() -> None:
+    one = torch.ones(2)
+    source: dict[Any, Any] = {"n": {"b": one, "deep": {"c": one}}, ("m", "x"): one, ("m", "y"): one, "a": one}
+    chosen = [("n", "deep", "c"), ("n", "deep"), ("m", "x"), ("none", "x")]
+    td = TensorDict({}, [2]).update(source, keys_to_update=chosen)
+    assert set(td.keys(True, True)) == {("n", "deep", "c"), ("m", "x")}
+    source["n"] = TensorDict(source["n"], [2])
+    td = TensorDict({}, [2]).update(source, keys_to_update=[("n", "b"), ("n", "deep", "c"), "a"])
+    assert set(td.keys(True, True)) == {("n", "b"), ("n", "deep", "c"), "a"}

@@ -127,7 +127,10 @@ class _View:
     options: ViewOptions | None
 
     def __len__(self) -> int:  # list() asks for it too
-        return len(self.td._entries) if self.options is None else _count(self.td, self.options)
+        options = self.options
+        if options is None:
+            return len(self.td._entries)
+        return _count(self.td, options._replace(sort=False) if options.sort else options)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError  # pragma: no cover - each view defines it

@@ -228,7 +228,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         tds, meta, dim = self.tensordicts, self._meta, self._stack_dim
         first = tds[0] if tds else None
         tds[index:index] = new
-        if tds[0] is first:  # what was added fits the rest, so a loop that appends looks at each element once
+        # what was added fits the rest, so a loop that adds elements looks at each one once
+        if first is not None and (tds[0] is first or _has_meta_of(tds[0], first)):
             size = meta.batch_size
             self._meta = Meta(torch.Size((*size[:dim], len(tds), *size[dim + 1 :])), meta.device, meta.names)
         else:

@@ -69,6 +69,7 @@ class KeySelection(Node):
             keys = tuple(keys[0])
         entries: dict[str, Any] = {}
         nested: dict[str, list[tuple[str, ...]]] = {}
+        within: list[tuple[str, ...]] = []  # keys below a node that another key selects whole
         for key in keys:
             path = (key,) if type(key) is str else unravel_key_to_tuple(key)
             if not path:
@@ -80,13 +81,15 @@ class KeySelection(Node):
                 continue
             if len(path) == 1:
                 entries[path[0]] = value
-                nested.pop(path[0], None)
+                if nested and (below := nested.pop(path[0], None)):
+                    within += [(path[0], *rest) for rest in below]
             elif path[0] not in entries or path[0] in nested:
                 nested.setdefault(path[0], []).append(path[1:])
                 entries[path[0]] = value
-        for key in keys if strict else ():
-            if not isinstance(key, str) and len(path := unravel_key_to_tuple(key)) > 1 and path[0] not in nested:
-                self._peek_entry(path)  # the whole node is selected by another key
+            else:
+                within.append(path)
+        for path in within if strict else ():
+            self._peek_entry(path)  # raises the error of a missing key
         for name, paths in nested.items():
             try:
                 entries[name] = entries[name].select(*paths, strict=strict, inplace=inplace)

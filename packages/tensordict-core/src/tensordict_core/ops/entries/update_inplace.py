@@ -6,7 +6,7 @@ checks all of them before it writes the first. An index restricts a write to a p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -63,15 +63,36 @@ def restricted(source: Any, chosen: list[tuple[str, ...]] | None) -> Any:
         return source
     if isinstance(source, Node):
         return source.select(*chosen, strict=False)
+    tree: dict[str, Any] = {}
+    for path in sorted(chosen, key=len, reverse=True):  # so that a node replaces the keys below it
+        level = tree
+        for name in path[:-1]:
+            level = level.setdefault(name, {})
+        level[path[-1]] = None
+    return _restricted(source, tree)
+
+
+def _restricted(source: Any, tree: dict[str, Any]) -> Any:
+    """Return the part of a source under the keys of a tree, in which ``None`` stands for all of an entry."""
+    if isinstance(source, Node):
+        return source.select(*_paths(tree), strict=False)
     out = {}
     for key, value in pairs(source):
-        path = unravel_key_to_tuple(key)
-        below = [one[len(path) :] for one in chosen if one[: len(path)] == path]
-        if () in below or any(path[: len(one)] == one for one in chosen):
+        below: Any = tree
+        for name in unravel_key_to_tuple(key):
+            below = below.get(name, {})
+            if below is None:
+                break
+        if below is None:
             out[key] = value
         elif below and isinstance(value, dict | Node):
-            out[key] = restricted(value, below)
+            out[key] = _restricted(value, below)
     return out
+
+
+def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, below in tree.items():
+        yield from ((name,),) if below is None else ((name, *path) for path in _paths(below))
 
 
 def over_rows(value: Any, index: Index, ndim: int) -> Any:
