@@ -48,7 +48,7 @@ LINES = [
     "from tensordict.nn.distributions import set_interaction_type",
     "from tensordict.nn.tensorclass_module import TensorClassModuleBase, TensorClassModuleWrapper",
     "from tensordict.nn.functional_modules import _exclude_td_from_pytree",
-    "from tensordict.nn.distributions.composite import _add_suffix",
+    "from tensordict.nn.distributions.composite import _add_suffix, set_composite_lp_aggregate, composite_lp_aggregate",
     "from tensordict.nn.distributions.truncated_normal import TruncatedStandardNormal",
     "from tensordict._tensorcollection import TensorCollection",
     "from tensordict._C import unravel_keys, unravel_key, unravel_key_list",

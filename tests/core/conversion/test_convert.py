@@ -404,3 +404,31 @@ def test_tuples_in_dictionaries_become_nested_tensordicts() -> None:
         assert td["h", "0"] is parts[0] and td["h", "1"] is parts[1]
         assert td["h"].batch_size == td.batch_size
         assert options or (td["n", "t", "0"] == 1.0 and td["n", "t", "1"] == "text")
+
+
+# nested lists and tuples as entries ---------------------------------------------------------
+
+ONE = torch.ones(2)
+
+
+@pytest.mark.parametrize("value", [[[ONE, ONE]] * 2, ([ONE, ONE],) * 2, ((ONE, ONE),) * 2])
+@pytest.mark.parametrize("size", [[], [2]])
+def test_nested_lists_and_tuples_of_tensors_are_one_tensor(value, size):
+    td = TensorDict({"new": value}, size).set("later", value).update({"n": {"x": value}})
+    for key in ("new", "later", ("n", "x")):
+        assert torch.equal(td.get(key), torch.ones(2, 2, 2))
+
+
+def test_a_list_of_tuples_has_a_value_for_each_tuple():
+    for value in ([(1, 2), (3, 4)], [Point(1, 2), Point(3, 4)]):
+        td = TensorDict({"pair": value}, [2])
+        assert isinstance(td.get("pair"), NonTensorStack) and td["pair"] == value and td[1]["pair"] == value[1]
+    assert TensorDict({"t": ((1, 2), (3, 4))})["t"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_named_tuple_is_one_tensor_in_an_entry_and_a_tensordict_in_from_dict():
+    assert TensorDict({"p": Point(1, 2)})["p"].tolist() == [1, 2]
+    assert torch.equal(TensorDict({}).set("p", Point(ONE, ONE))["p"], torch.ones(2, 2))
+    assert TensorDict({"p": Point("x", 2)})["p"] == Point("x", 2)
+    td = TensorDict.from_dict({"n": {"p": Point(ONE, 2)}, "p": Point(ONE, ONE)}, auto_batch_size=False)
+    assert td["n", "p", "b"].item() == 2 and td["p", "a"] is ONE

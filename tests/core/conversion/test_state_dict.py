@@ -257,3 +257,14 @@ def test_a_state_dict_whose_shapes_do_not_fit_changes_no_entry():
     with pytest.raises(RuntimeError, match=r"\('n', 'b'\)"):
         td.load_state_dict({"a": torch.ones(2), "n.b": torch.ones(5)})
     assert (td["a"] == 0).all()
+
+
+def test_an_unbatched_tensor_is_an_entry_under_its_own_key_and_older_state_dicts_load():
+    td = TensorDict({"a": torch.ones(3), "n": {"u": UnbatchedTensor(torch.ones(4))}}, [3])
+    assert list(td.state_dict()) == ["a", "n.u"] and td.state_dict()["n.u"].shape == (4,)
+    plain = OrderedDict({"a": torch.zeros(3), "n.u": torch.zeros(4)})
+    older = OrderedDict({"a": torch.zeros(3), "n.u.__unbatched": torch.zeros(4)})
+    for state in (plain, older, td.clone().zero_().state_dict()):
+        back = td.clone().load_state_dict(state)
+        assert isinstance(back.get(("n", "u")), UnbatchedTensor) and back["n", "u"].tolist() == [0.0] * 4
+    assert isinstance(TensorDict({}, [3]).load_state_dict(older).get(("n", "u")), UnbatchedTensor)

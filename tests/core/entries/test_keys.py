@@ -41,3 +41,12 @@ def test_entries_are_added_to_a_lazy_stack_while_its_keys_are_iterated():
     for key in td.keys():  # noqa: SIM118 (iterating a tensordict gives its rows)
         td["new_" + key] = td[key]
     assert td.sorted_keys == ["a", "b", "new_a", "new_b"]
+
+
+def test_a_view_has_its_options_as_attributes():
+    td = TensorDict({"b": 0, "a": {"x": 1}})
+    for view in (td.keys(True, True), td.values(True, True), td.items(True, True, sort=True)):
+        assert view.include_nested and view.leaves_only and view.tensordict is td and view.is_leaf is None
+    assert td.items(sort=True).sort and not td.keys().sort
+    assert not td.keys().include_nested and not td.keys().leaves_only and td.keys().is_leaf is None
+    assert td.keys(True, is_leaf=callable).is_leaf is callable

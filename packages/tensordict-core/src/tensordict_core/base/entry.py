@@ -24,10 +24,12 @@ __all__ = ["as_tensor", "non_tensor_entry", "stacked_nodes", "to_entry"]
 
 
 def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
-    """Convert a number, an array, or a list of them to a tensor; return ``None`` if the value is not numeric.
+    """Convert a number, an array, or nested lists of them or of tensors to one tensor; other values give ``None``.
 
-    >>> as_tensor([1, 2]), as_tensor("text")
-    (tensor([1, 2]), None)
+    A list of tuples gives ``None``: each tuple is one value, as in a list of strings.
+
+    >>> as_tensor([1, 2]), as_tensor("text"), as_tensor([(1, 2), (3, 4)])
+    (tensor([1, 2]), None, None)
     """
     if isinstance(value, Tensor):
         return value if device is None or value.device == device else value.to(device)
@@ -37,7 +39,7 @@ def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
         return torch.as_tensor(value, device=device)
     if isinstance(value, numbers.Number):
         return torch.tensor(value, device=device)
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+    if isinstance(value, list | tuple):
         if value:
             return _tensor_of_list(value, device)
         return torch.tensor([], device=device)
@@ -45,12 +47,16 @@ def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
 
 
 def _tensor_of_list(value: Any, device: torch.device | None) -> Tensor | None:
-    first = value[0]
-    while isinstance(first, list) and first:
-        first = first[0]
+    outer, first = value, value[0]
+    while isinstance(first, list | tuple) and first:
+        if isinstance(outer, list) and isinstance(first, tuple):
+            return None
+        outer, first = first, first[0]
     if isinstance(first, str | bytes | dict | None.__class__) or _is_node(first):  # torch reads nodes as empty rows
         return None
     try:
+        if isinstance(first, Tensor) and isinstance(value[0], list | tuple):
+            return torch.stack([cast("Tensor", as_tensor(v, device)) for v in value])
         if any(isinstance(v, Tensor) for v in value):
             return torch.stack([torch.as_tensor(v, device=device) for v in value])
         if any(isinstance(v, np.ndarray) for v in value):

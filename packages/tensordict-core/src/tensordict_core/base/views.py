@@ -126,6 +126,36 @@ class _View:
     td: Any
     options: ViewOptions | None
 
+    @property
+    def tensordict(self) -> Any:
+        """The tensordict that the view shows."""
+        return self.td
+
+    @property
+    def include_nested(self) -> bool:
+        """Whether the view shows the entries of nested tensordicts.
+
+        >>> keys = TensorDict({"a": 0}).keys(include_nested=True)
+        >>> keys.include_nested, keys.leaves_only, keys.sort
+        (True, False, False)
+        """
+        return self.options is not None and self.options.include_nested
+
+    @property
+    def leaves_only(self) -> bool:
+        """Whether the view leaves out nested tensordicts."""
+        return self.options is not None and self.options.leaves_only
+
+    @property
+    def is_leaf(self) -> IsLeaf | None:
+        """The function that tells whether an entry of a type is a leaf; by default tensors are."""
+        return None if self.options is None else self.options.is_leaf
+
+    @property
+    def sort(self) -> bool:
+        """Whether the view is in alphabetical order."""
+        return self.options is not None and self.options.sort
+
     def __len__(self) -> int:  # list() asks for it too
         options = self.options
         if options is None:

@@ -40,7 +40,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "tensordict.nn.sequence": ("tensordict.nn",),
     "tensordict.nn.tensorclass_module": ("tensordict.nn",),
     "tensordict.nn.utils": ("tensordict.nn",),
-    "tensordict.nn.distributions.composite": ("tensordict.nn.distributions",),
+    "tensordict.nn.distributions.composite": ("tensordict.nn.distributions", "tensordict.nn"),
     "tensordict.nn.distributions.continuous": ("tensordict.nn.distributions",),
     "tensordict.nn.distributions.discrete": ("tensordict.nn.distributions",),
     "tensordict.nn.distributions.truncated_normal": ("tensordict.nn.distributions",),

@@ -98,10 +98,10 @@ def _with_values(d: Any, size: torch.Size) -> dict[Any, Any]:
 
 
 def _with_tuples(d: Any, device: Any) -> dict[Any, Any]:
-    """Return a dictionary whose tuples are tensordicts with the keys ``"0"``, ``"1"``, ..., as in `from_any`."""
+    """Return a dictionary whose tuples, named ones too, are the tensordicts that `from_any` makes of them."""
     return {
         key: _tree(value, device)
-        if type(value) is tuple
+        if type(value) is tuple or (isinstance(value, tuple) and _fields(value) is not None)
         else _with_tuples(value, device)
         if type(value) is dict
         else value

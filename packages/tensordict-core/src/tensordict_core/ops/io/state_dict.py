@@ -29,6 +29,7 @@ NAMES: Final = "__names"
 VALUE: Final = "__value"
 VALUES: Final = "__values"
 UNBATCHED: Final = "__unbatched"
+"""The entry of an `UnbatchedTensor` in state dicts that have one of its own, under the empty key; older ones do."""
 STACK_DIM: Final = "__stack_dim"
 RESERVED: Final = frozenset({BATCH_SIZE, NAMES, VALUE, VALUES, UNBATCHED, STACK_DIM, "__device"})
 
@@ -83,6 +84,8 @@ def put(
             if name in out:
                 raise _collision(name)
             out[name] = value if keep_vars else value.detach()
+        elif isinstance(value, containers.unbatched):
+            _add(out, name, value if keep_vars else value.detach())
         elif flatten:
             put(value, out, name + ".", keep_vars, True, inner, False)
         else:
@@ -221,6 +224,8 @@ def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size
             value = restore(value, below if isinstance(below, Node) else None, split, size, sized)
         elif not isinstance(value, Tensor):
             value = containers.non_tensor._make(value, Meta(size))
+        elif isinstance(value, containers.unbatched) or isinstance(below, containers.unbatched):
+            value = containers.unbatched(value)
         node._set(key, value)
     return node
 
