@@ -51,3 +51,12 @@ def test_instances_of_which_one_lacks_a_value_are_not_compared() -> None:
 def test_an_empty_lazy_stack_of_nested_instances_keeps_their_type():
     stack = lazy_stack([TensorDict({"p": Point(x=torch.ones(1), y=torch.ones(1), batch_size=[1])}, [1])])
     assert type(stack.new_zeros([1], empty_lazy=True).tensordicts[0]["p"]) is Point
+
+
+@pytest.mark.parametrize("rows", [[{"a": 1}, {"b": 2}], [{"x": 1}, {"x": 2, "typo": 3}]])
+def test_keys_that_only_some_rows_have_are_fields_too(rows):
+    with pytest.raises(ValueError, match="must correspond to the class attributes"):
+        Point.from_list(rows)
+    with pytest.raises(ValueError, match="must correspond to the class attributes"):
+        Point.from_tensordict(lazy_stack([TensorDict(row) for row in rows]))
+    assert Point.from_list([{"x": 1}, {"y": 2}])[1].y == 2

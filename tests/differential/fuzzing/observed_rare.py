@@ -99,7 +99,21 @@ RARE = (
         kinds="^lazy",
         text="default=",
     ),
+    seen(
+        "`td.clamp(other, max)` where `other` lacks",
+        calls="clamp",
+        kind="^result > UnmatchedKeyError",
+        ours="mismatch",
+        text="y = .*clamp",
+    ),
     # the reference refuses
+    seen(
+        "a negative `dim` of `cummax(reduce=True)`",
+        calls="cumm(in|ax)",
+        kind="IndexError > result",
+        theirs="out of range",
+        text=r"-\d, .*reduce=True|dim=-",
+    ),
     seen("a bool as an integer", kind="TypeError > result", theirs="got .dim=bool"),
     seen(
         "an integer or a bool as a batch size", calls="apply_", kind="TypeError > result", theirs="'int' object is not"
@@ -208,6 +222,13 @@ RARE = (
     ),
     # both refuse
     seen(
+        "`torch.vmap` of one value for each position",
+        calls="vmap",
+        kind="RuntimeError > ValueError",
+        ours="at least one Tensor",
+        text="NonTensorStack",
+    ),
+    seen(
         "`td.prod(dim=(0, 1))`",
         calls="prod|a?max|a?min",
         kind="IndexError > RuntimeError",
@@ -220,9 +241,19 @@ RARE = (
         ours="leave keepdim",
     ),
     # results
+    seen("the locks of results of `pow", calls="pow", kind="locked", theirs="True", kinds="lazy.*locked", text=MORE),
+    seen("`td.unflatten(dim, size)`", calls="unflatten", kind="batch|names|length", place="[.]", text="NonTensorStack"),
+    seen("`lazy.narrow(...)`", calls="narrow", kind="length", place="[.]list", kinds="^lazy.*Value"),
+    seen(
+        "`params.set(",
+        calls="set|setitem key|setdefault",
+        kind="kind|grad",
+        kinds="^params",
+        text=r"\[-?\d+\.\d.*\]\)$",
+    ),
     seen("`td.split_keys([", calls="split_keys", kind="keys", kinds="^lazy.*ragged", text="strict=False"),
     seen("the locks of results of `pow", calls="densify", kind="locked", theirs="True", kinds="class.*locked"),
-    seen("`torch.vmap` over the stack dim", calls="vmap", kind="rows|keys", kinds="^lazy.*class"),
+    seen("`torch.vmap` over the stack dim", calls="vmap", kind="rows|keys|length", kinds="^lazy.*(class|Value)"),
     seen("`stack[index] = 1.0`", calls="update_at_", kind="values", kinds="^lazy.*ragged", text="y = "),
     seen("names of non-tensor values", calls="set_non_tensor", kind="names", kinds="lazy.*names"),
     seen(
@@ -385,7 +416,7 @@ RARE = (
         '`tc.pop("label")`', calls="popitem", kind="kind", theirs="^Point$", ours="^TensorDict$", kinds="^class.*nested"
     ),
     seen("`tc[index] = array` of a NumPy", calls="setitem td", kind="dtype|values", kinds="^class", text=r"I\[None\]"),
-    seen("`tc.update_at_(other, index)`", calls="update_at_", kind="values", kinds="class", text=r"y = .*Point"),
+    seen("`tc.update_at_(other, index)`", calls="update_at_", kind="values|shares", kinds="class", text=r"y = .*Point"),
     seen("a tensor that is passed by name", calls="sub", kind="values", kinds="^lazy", text=r"other=t\(\[.*alpha="),
     seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"dims=\[\]|, \[\]\)"),
     seen(

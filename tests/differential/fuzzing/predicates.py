@@ -177,7 +177,8 @@ FAULTS = {
     "keepdim": r"is incompatible with keepdim",
     "q": r"q values must be in the range",
     "dim": r"Incompatible dim|dim must be in the range|dimension -?\d+ is incompatible"
-    r"|appears multiple times|[dD]im\w* out of range|not a batch dim|^IndexError: tuple index out of range",
+    r"|appears multiple times|[dD]im\w* out of range|not a batch dim|^IndexError: tuple index out of range"
+    r"|incompatible with a tensordict with",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded (size|shape)|Attempting to broadcast"
     r"|from the source|Sizes of tensors must match|their shapes differ"
     r"|incompatible with the batch-size|expand_as_right requires"
@@ -191,6 +192,7 @@ FAULTS = {
     "gradient": r"a leaf Variable that requires grad",
     "unbatched": r"is an unbatched tensor, which",
     "assignment": r"can't assign a \w+ to a torch",
+    "fast": r"is no longer supported. Pass fast=True",
     "device": r"device and out.device must be equal",
     "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
     "names": r"the length of the dimension names must equate",

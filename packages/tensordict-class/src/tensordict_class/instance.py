@@ -17,7 +17,7 @@ from tensordict_class.casting import Annotation, Rule, class_of
 from tensordict_class.fields import Declaration, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
-from tensordict_class.stacks import STACK_MEMBERS, stack_member
+from tensordict_class.stacks import STACK_MEMBERS, keys_anywhere, stack_member
 from tensordict_class.state import loadable_state
 from tensordict_core import NO_DEFAULT, NestedKey, TensorDict, TensorDictBase, get_printoptions, is_non_tensor
 from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, with_options
@@ -308,7 +308,7 @@ class Instance(Forwarding):
                     f"Expected a TensorDictBase instance but got {type(tensordict)} in {cls.__name__}.from_tensordict; "
                     "use from_dict for a dictionary and to_tensordict() on another tensorclass"
                 )
-            foreign = {key for key in (*tensordict._keys(), *extra) if key not in cls._rules}
+            foreign = {key for key in (*keys_anywhere(tensordict), *extra) if key not in cls._rules}
             if foreign:
                 raise errors.foreign_keys(cls, foreign, cls._rules)
         if extra:

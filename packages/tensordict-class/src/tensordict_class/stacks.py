@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["STACK_MEMBERS", "stack_member"]
+from tensordict_core import LazyStackedTensorDict
+
+__all__ = ["STACK_MEMBERS", "keys_anywhere", "stack_member"]
 
 _ADDING = frozenset({"append", "extend", "insert"})
 STACK_MEMBERS = _ADDING | {"get_nestedtensor", "hook_in", "hook_out", "stack_dim", "tensordicts", "valid_keys"}
@@ -40,3 +42,10 @@ def _unwrapping(instance: Any, add: Callable[..., None], name: str) -> Callable[
 
     call.__name__ = name
     return call
+
+
+def keys_anywhere(td: Any) -> set[str]:
+    """Return the keys of a tensordict; of a lazy stack those that any of its elements has."""
+    if isinstance(td, LazyStackedTensorDict):
+        return {key for part in td.tensordicts for key in keys_anywhere(part)}
+    return set(td.keys())
