@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
@@ -52,7 +52,7 @@ def copy_entries(source: Any, target: Any, keys: Keys) -> None:
             target.set(key, value)
 
 
-def _covers(key: Any, keys: Keys) -> bool:
+def _covers(key: Any, keys: Collection[Any]) -> bool:
     """Return whether a key, or a prefix of it, is among keys."""
     return key in keys or (isinstance(key, tuple) and any(_prefix(key, depth) in keys for depth in range(1, len(key))))
 
@@ -360,36 +360,36 @@ class TensorDictSequential(TensorDictModule):
         wanted = as_keys(out_keys) if out_keys is not None else self.out_keys
         names = self._names()
         modules = list(zip(names or range(len(self)), self, strict=True))
-        modules = self._backward(self._forward_from(modules, list(given)), list(wanted))
+        modules = self._backward(self._forward_from(modules, dict.fromkeys(given)), dict.fromkeys(wanted))
         if not modules:
             raise errors.empty_selection(given, wanted)
         return self._subsequence([m for _, m in modules] if names is None else dict(modules))
 
     @staticmethod
-    def _forward_from(modules: list[Any], known: Keys) -> list[Any]:
+    def _forward_from(modules: list[Any], known: dict[Any, None]) -> list[Any]:
         kept = []
         for name, module in modules:
             if isinstance(module, TensorDictSequential):
                 try:
-                    module = _part(module, in_keys=known)
+                    module = _part(module, in_keys=list(known))
                 except ValueError:
                     continue
             elif not all(_covers(key, known) for key in as_keys(module.in_keys)):
                 continue
             kept.append((name, module))
-            known = known + as_keys(module.out_keys)
+            known.update(dict.fromkeys(as_keys(module.out_keys)))
         return kept
 
     @staticmethod
-    def _backward(modules: list[Any], wanted: Keys) -> list[Any]:
+    def _backward(modules: list[Any], wanted: dict[Any, None]) -> list[Any]:
         kept = []
         for name, module in reversed(modules):
             if not any(_covers(key, wanted) or _covers_any(key, wanted) for key in as_keys(module.out_keys)):
                 continue
             if isinstance(module, TensorDictSequential):
-                module = _part(module, out_keys=wanted)
+                module = _part(module, out_keys=list(wanted))
             kept.append((name, module))
-            wanted = wanted + as_keys(module.in_keys)
+            wanted.update(dict.fromkeys(as_keys(module.in_keys)))
         return kept[::-1]
 
 
@@ -409,7 +409,7 @@ def _part(sequence: TensorDictSequential, **keys: Keys) -> TensorDictSequential:
     return sequence if list(part) == list(sequence) else part
 
 
-def _covers_any(key: Any, wanted: Keys) -> bool:
+def _covers_any(key: Any, wanted: Iterable[Any]) -> bool:
     """Return whether a key is a prefix of a wanted key."""
     path = (key,) if isinstance(key, str) else key
     return any(isinstance(other, tuple) and other[: len(path)] == path for other in wanted)
