@@ -241,3 +241,9 @@ def test_apply_in_place_checks_its_device():
     with pytest.raises(TypeError):
         td.apply_(torch.neg, device=[])
     assert td.apply_(lambda leaf: leaf + 1, device="cpu")["a"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_apply_with_a_batch_size_propagates_the_lock_of_a_lazy_stack(keeps):
+    stack = lazy_stack([TensorDict({"a": float(i)}) for i in range(3)]).lock_()
+    assert stack.apply(torch.neg, batch_size=[3], propagate_lock=keeps).is_locked is keeps

@@ -220,6 +220,14 @@ RARE = (
         kinds="class",
         text="keys_to_update=",
     ),
+    seen(
+        "`td.expand_as(other)` and `td.apply(fn, other)`",
+        calls="(named_)?apply_?",
+        kind="KeyError > result",
+        theirs="not found in TensorDict",
+        text=r"TensorDict\(\{\}, .* ; y = ",
+    ),
+    seen('`td.get_at(("a", "b"), 0)` through', calls="get", kind="ThroughLeafError > result", text=r"\(\('\w',\), '"),
     # both refuse
     seen(
         "`torch.vmap` of one value for each position",
@@ -241,6 +249,19 @@ RARE = (
         ours="leave keepdim",
     ),
     # results
+    seen(
+        "`td[...]` and `td[()]`",
+        calls="getitem index",
+        kind="kind|grad|value",
+        kinds="^params",
+        text=r"x\[I\[:(, :)*\]\]",
+    ),
+    seen(
+        "the type of the result of shape", calls="new_.*", kind="kind", theirs="^Lazy", kinds="lazy", text="empty_lazy="
+    ),
+    seen("an operation of a tensordict without", calls="addc.*_", kind="length", text="NonTensorStack"),
+    seen('`tc.get_at("label", index)`', calls="get_at", kind="kind|value", theirs="^'.'$", kinds="class"),
+    seen("a negative `dim` of", calls="sum|prod|nansum|mean|amax|amin|max|min", kind="shape", text=r"-\d.*reduce="),
     seen("the locks of results of `pow", calls="pow", kind="locked", theirs="True", kinds="lazy.*locked", text=MORE),
     seen("`td.unflatten(dim, size)`", calls="unflatten", kind="batch|names|length", place="[.]", text="NonTensorStack"),
     seen("`lazy.narrow(...)`", calls="narrow", kind="length", place="[.]list", kinds="^lazy.*Value"),
@@ -252,7 +273,7 @@ RARE = (
         text=r"\[-?\d+\.\d.*\]\)$",
     ),
     seen("`td.split_keys([", calls="split_keys", kind="keys", kinds="^lazy.*ragged", text="strict=False"),
-    seen("the locks of results of `pow", calls="densify", kind="locked", theirs="True", kinds="class.*locked"),
+    seen("the locks of results of `pow", calls="densify", kind="locked", theirs="True", kinds="locked"),
     seen("`torch.vmap` over the stack dim", calls="vmap", kind="rows|keys|length", kinds="^lazy.*(class|Value)"),
     seen("`stack[index] = 1.0`", calls="update_at_", kind="values", kinds="^lazy.*ragged", text="y = "),
     seen("names of non-tensor values", calls="set_non_tensor", kind="names", kinds="lazy.*names"),

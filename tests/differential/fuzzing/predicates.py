@@ -163,7 +163,8 @@ def flag_is_a_condition(program: Program, difference: Difference) -> bool:
 FAULTS = {
     "locked": r"Cannot modify locked|Cannot unlock a tensordict",
     "missing key": r"Some keys were not found|KeyError: .keys in "
-    r"|not found in|keys in tensordicts mismatch|(have the same|different) keys|is missing in some",
+    r"|not found in|could not be found in|keys in tensordicts mismatch|(have the same|different) keys"
+    r"|is missing in some",
     "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
     r"|does not support|to the desired output type|expected input to have floating"
     r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
@@ -195,7 +196,7 @@ FAULTS = {
     "fast": r"is no longer supported. Pass fast=True",
     "device": r"device and out.device must be equal",
     "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
-    "names": r"the length of the dimension names must equate",
+    "names": r"names are non-unique|the length of the dimension names must equate",
     "out": r"object has no attribute '(is_locked|_get_str)'|out must be a|a tensordict as out",
     "hash": r"unhashable type",
     "given twice": r"give the index once",

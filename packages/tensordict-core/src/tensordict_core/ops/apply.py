@@ -154,7 +154,8 @@ class Applying(Node):
             return self
         if options.get("call_on_nested"):  # nested nodes are leaves, and stay as they are
             return self._new(dict(self._items()), self._meta) if self._holds_slices else self
-        return self._solid()
+        solid = self._solid()
+        return solid.lock_() if self._locked and options.get("propagate_lock") else solid
 
     def _operands(self, others: Sequence[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> list[list[Any]]:
         """Return for each of ``others`` the argument for each leaf: a tensor, or the value of a `NonTensorData`."""
