@@ -241,3 +241,14 @@ def test_values_of_a_result_with_new_leaves_are_independent(operation):
     with td.view(2, 1) as view:
         view["s"][0][0] = "seen"
     assert td["s"] == ["seen", "b"]
+
+
+def test_non_tensor_data_has_the_fields_of_a_tensorclass_and_is_made_from_a_tensordict():
+    assert NonTensorData("a").fields()[0].name == "data" and NonTensorData.fields()[1].default is None
+    for td, more in ((TensorDict({"data": "a"}, [2]), None), (TensorDict({}, [2]), {"data": "a"})):
+        made = NonTensorData.from_tensordict(td, more)
+        assert type(made) is NonTensorData and made.data == "a" and made.batch_size == (2,)
+    assert NonTensorData.from_tensordict(TensorDict({})).data is None
+    for td in (TensorDict({"x": 1}), TensorDict({"data": "a", "x": 1})):
+        with pytest.raises(ValueError, match="must be fields"):
+            NonTensorData.from_tensordict(td)

@@ -21,6 +21,7 @@ from tensordict_core.base.tracing import is_compiling
 from tensordict_core.containers.nontensor.base import NonTensorDataBase, expanded_dims, known_size
 from tensordict_core.containers.nontensor.pointwise import same
 from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, unbind_positions
+from tensordict_core.containers.nontensor.record import Record
 from tensordict_core.ops.io.linked_list import LinkedList, linked_values
 
 __all__ = ["NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
@@ -29,7 +30,7 @@ _LONGEST = 50
 """The characters of its values that the text of a stack has."""
 
 
-class NonTensorData(NonTensorDataBase):
+class NonTensorData(Record, NonTensorDataBase):
     """One non-tensor value for all positions of a batch.
 
     Args:
