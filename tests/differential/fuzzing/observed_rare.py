@@ -122,8 +122,8 @@ RARE = (
         "an integer or a bool as a batch size",
         calls="empty",
         kind="TypeError > result",
-        theirs="'bool' has no len",
-        text="batch_size=(True|False)",
+        theirs="'(bool|int)' has no len",
+        text=r"batch_size=(True|False|\d)",
     ),
     seen(
         "a number or an array in `td.update_at_(",
@@ -228,6 +228,14 @@ RARE = (
         text=r"TensorDict\(\{\}, .* ; y = ",
     ),
     seen('`td.get_at(("a", "b"), 0)` through', calls="get", kind="ThroughLeafError > result", text=r"\(\('\w',\), '"),
+    seen("`lazy.to(batch_size=...)`", calls="empty", kind=ERROR, theirs="Received a new batch", text="batch_size="),
+    seen(
+        "`td.add(other, default=0.0)`",
+        calls="clamp_m(in|ax)",
+        kind="TypeError > result",
+        theirs="expected Tensor as element",
+        text=r"clamp_m\w+\(y, -?[\d.]+",
+    ),
     # both refuse
     seen(
         "`torch.vmap` of one value for each position",
@@ -259,7 +267,12 @@ RARE = (
     seen(
         "the type of the result of shape", calls="new_.*", kind="kind", theirs="^Lazy", kinds="lazy", text="empty_lazy="
     ),
-    seen("an operation of a tensordict without", calls="addc.*_", kind="length", text="NonTensorStack"),
+    seen(
+        "an operation of a tensordict without",
+        calls="addc.*_|(add|sub|mul|div|pow)_",
+        kind="length",
+        text="NonTensorStack",
+    ),
     seen('`tc.get_at("label", index)`', calls="get_at", kind="kind|value", theirs="^'.'$", kinds="class"),
     seen("a negative `dim` of", calls="sum|prod|nansum|mean|amax|amin|max|min", kind="shape", text=r"-\d.*reduce="),
     seen("the locks of results of `pow", calls="pow", kind="locked", theirs="True", kinds="lazy.*locked", text=MORE),
@@ -398,7 +411,7 @@ RARE = (
         "names after `td[mask, range(1)]`",
         calls="to_tensordict index|getitem index",
         kind="names",
-        text=r"I\[.*range\(1\)",
+        text=r"I\[.*range\(\d\)",
     ),
     seen(
         "nested batch sizes after `max`",
