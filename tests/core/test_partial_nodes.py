@@ -247,3 +247,10 @@ def test_apply_in_place_checks_its_device():
 def test_apply_with_a_batch_size_propagates_the_lock_of_a_lazy_stack(keeps):
     stack = lazy_stack([TensorDict({"a": float(i)}) for i in range(3)]).lock_()
     assert stack.apply(torch.neg, batch_size=[3], propagate_lock=keeps).is_locked is keeps
+
+
+def test_entries_of_some_elements_move_with_their_rows_in_place():
+    stack = lazy_stack([TensorDict({"m": torch.zeros(2)}), TensorDict({"m": torch.ones(3)}), TensorDict({})])
+    stack.roll(1, 0, inplace=True)
+    assert [sorted(part.keys()) for part in stack.tensordicts] == [[], ["m"], ["m"]]
+    assert stack.tensordicts[2]["m"].shape == (3,)

@@ -394,6 +394,9 @@ class Shape(Node):
             parts = result._inmost().unbind(at)
             if len(parts) == len(stack.tensordicts):
                 for element, part in zip(stack.tensordicts, parts, strict=True):
+                    kept = set(part._keys())
+                    for key in [key for key in element._keys() if key not in kept]:
+                        element._del(key)  # moved to another element
                     element._in_place(part, True)
             else:
                 stack.tensordicts[:] = parts
