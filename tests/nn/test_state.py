@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensordict_core import TensorDict, lazy_stack
+from tensordict_core import TensorDict, UnbatchedTensor, lazy_stack
 from tensordict_nn import EnsembleModule, TensorDictModule, TensorDictParams, from_module, from_modules
 
 
@@ -338,3 +338,26 @@ def test_parameters_that_become_integers_are_buffers():
     params = TensorDictParams({"a": torch.ones(2), "n": {"b": torch.full((2,), 1.5)}}).to(torch.int32)
     assert not list(params.parameters()) and params["n", "b"].tolist() == [1, 1]
     assert params["a"].dtype is torch.int32
+
+
+def test_unbatched_tensors_of_parameters_are_in_state_dicts():
+    def module(fill):
+        table = UnbatchedTensor(torch.full((5,), fill))
+        nested = {"v": UnbatchedTensor(torch.full((2,), fill))}
+        out = torch.nn.Module()
+        out.params = TensorDictParams(TensorDict({"a": torch.ones(3), "u": table, "n": nested}, [3]))
+        return out
+
+    source, target = module(1.0), module(0.0)
+    state = source.state_dict()
+    assert list(state) == ["params.a", "params.u", "params.n.v"]
+    target.load_state_dict(state)
+    assert (target.params["u"] == 1).all() and (target.params["n", "v"] == 1).all()
+    assert [name for name, _ in target.named_parameters()] == ["params.a"]
+    del state["params.u"]
+    with pytest.raises(RuntimeError, match=r"params\.u"):
+        target.load_state_dict(state)
+    assert target.load_state_dict(state, strict=False).missing_keys == ["params.u"]
+    state["params.u"] = torch.zeros(7)
+    with pytest.raises(RuntimeError, match=r"size mismatch for params\.u"):
+        target.load_state_dict(state)

@@ -6,7 +6,7 @@ The functions return exceptions, so that call sites read ``raise errors.no_slot(
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pickle import PicklingError
 from typing import Any
 
@@ -332,6 +332,11 @@ def same_name(name: str) -> KeyError:
     return KeyError(
         f"two entries have the name {name!r} in a state dict, where dots join the levels of keys; rename one"
     )
+
+
+def state_shape(name: str, got: Sequence[int], expected: Sequence[int]) -> str:
+    """Return the message of an entry of a state dict that has another shape."""
+    return f"size mismatch for {name}: the state dict has shape {list(got)}, the parameters have {list(expected)}"
 
 
 def cannot_require_grad(keys: Iterable[Any]) -> RuntimeError:

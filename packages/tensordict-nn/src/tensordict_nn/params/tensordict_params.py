@@ -35,6 +35,7 @@ from tensordict_nn import errors
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
 from tensordict_nn.params.mapped import file_among, warn_of_file
 from tensordict_nn.params.operations import add_operations, pairs_of_leaves
+from tensordict_nn.params.state import check_names, load_unbatched, save_unbatched
 
 __all__ = ["TensorDictParams"]
 
@@ -365,16 +366,16 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     # nn.Module refuses names with dots, which keys may have
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        for name in (*self._parameters, *self._buffers):
-            if prefix + name in destination:
-                raise errors.same_name(prefix + name)
+        check_names((*self._parameters, *self._buffers), destination, prefix)
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        save_unbatched(self._values, destination, prefix, keep_vars)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, meta: Any, strict: bool, missing: Any, unexpected: list[str], failed: Any
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, meta, strict, missing, unexpected, failed)
         own = {prefix + name for name in (*self._parameters, *self._buffers)}
+        own.update(load_unbatched(self._values, state_dict, prefix, missing, failed))
         unexpected[:] = [key for key in unexpected if key not in own]
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:

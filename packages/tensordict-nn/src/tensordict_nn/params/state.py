@@ -1,0 +1,52 @@
+"""State dicts of parameters: names of entries, and unbatched tensors, which ``nn.Module`` does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from tensordict_core import UnbatchedTensor
+from tensordict_nn import errors
+
+__all__ = ["check_names", "load_unbatched", "save_unbatched"]
+
+
+def check_names(keys: Iterable[str], state: Mapping[str, Any], prefix: str) -> None:
+    """Raise an error if a state dict has an entry under the name of a key."""
+    for key in keys:
+        if prefix + key in state:
+            raise errors.same_name(prefix + key)
+
+
+def save_unbatched(values: Mapping[str, Any], state: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    """Add the unbatched tensors among the values of a node to a state dict."""
+    for key, value in values.items():
+        if isinstance(value, UnbatchedTensor):
+            check_names([key], state, prefix)
+            state[prefix + key] = value if keep_vars else value.detach()
+
+
+def load_unbatched(
+    values: Mapping[str, Any], state: Mapping[str, Any], prefix: str, missing: list[str], failed: list[str]
+) -> list[str]:
+    """Copy entries of a state dict into the unbatched tensors of a node, and return the names of these tensors.
+
+    Args:
+        values: The values of the node, by key.
+        state: The state dict.
+        prefix: The name of the node in the state dict, with a dot.
+        missing: Takes the names that have no entry.
+        failed: Takes a message for each entry of another shape, which is not copied.
+    """
+    tensors = {prefix + key: value for key, value in values.items() if isinstance(value, UnbatchedTensor)}
+    for name, value in tensors.items():
+        if name not in state:
+            missing.append(name)
+        elif state[name].shape != value.shape:
+            failed.append(errors.state_shape(name, state[name].shape, value.shape))
+        else:
+            with torch.no_grad():
+                value.copy_(state[name])
+    return list(tensors)
