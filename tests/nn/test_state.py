@@ -358,6 +358,7 @@ def test_unbatched_tensors_of_parameters_are_in_state_dicts():
     with pytest.raises(RuntimeError, match=r"params\.u"):
         target.load_state_dict(state)
     assert target.load_state_dict(state, strict=False).missing_keys == ["params.u"]
-    state["params.u"] = torch.zeros(7)
-    with pytest.raises(RuntimeError, match=r"size mismatch for params\.u"):
-        target.load_state_dict(state)
+    for wrong in (torch.zeros(7), "text"):
+        state["params.u"] = wrong
+        with pytest.raises(RuntimeError, match=r"size mismatch for params\.u"):
+            target.load_state_dict(state)

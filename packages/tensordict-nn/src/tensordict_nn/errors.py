@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from pickle import PicklingError
 from typing import Any
 
+from torch import Tensor
+
 from tensordict_nn.error_types import (
     ExclusiveError,
     InvalidKeysError,
@@ -334,9 +336,13 @@ def same_name(name: str) -> KeyError:
     )
 
 
-def state_shape(name: str, got: Sequence[int], expected: Sequence[int]) -> str:
-    """Return the message of an entry of a state dict that has another shape."""
-    return f"size mismatch for {name}: the state dict has shape {list(got)}, the parameters have {list(expected)}"
+def state_mismatch(name: str, got: Any, expected: Sequence[int]) -> str:
+    """Return the message of an entry of a state dict that is no tensor, or has another shape."""
+    found = f"shape {list(got.shape)}" if isinstance(got, Tensor) else f"a value of type {type(got).__name__}"
+    return (
+        f"size mismatch for {name}: the state dict has {found}, the parameters have shape {list(expected)}; load a "
+        "state dict of parameters of the same shapes"
+    )
 
 
 def cannot_require_grad(keys: Iterable[Any]) -> RuntimeError:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tensordict_core import UnbatchedTensor
 from tensordict_nn import errors
@@ -38,14 +39,14 @@ def load_unbatched(
         state: The state dict.
         prefix: The name of the node in the state dict, with a dot.
         missing: Takes the names that have no entry.
-        failed: Takes a message for each entry of another shape, which is not copied.
+        failed: Takes a message for each entry of another shape, or that is no tensor; it is not copied.
     """
     tensors = {prefix + key: value for key, value in values.items() if isinstance(value, UnbatchedTensor)}
     for name, value in tensors.items():
         if name not in state:
             missing.append(name)
-        elif state[name].shape != value.shape:
-            failed.append(errors.state_shape(name, state[name].shape, value.shape))
+        elif not isinstance(state[name], Tensor) or state[name].shape != value.shape:
+            failed.append(errors.state_mismatch(name, state[name], value.shape))
         else:
             with torch.no_grad():
                 value.copy_(state[name])

@@ -1,4 +1,4 @@
-"""The fields of `NonTensorData`, as programs that treat it like a tensorclass read and set them."""
+"""The interface of tensorclasses to the fields of `NonTensorData`: their names, and construction from a tensordict."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Record:
         """
         values = {"data": None} | dict(tensordict.items()) | dict(non_tensordict or {})
         known = [field.name for field in dataclasses.fields(_Fields)]
-        if not values.keys() <= set(known):
-            raise ValueError(f"the keys {sorted(values)} must be fields, which are {known}; exclude the others")
+        if unknown := sorted(values.keys() - {*known}):
+            raise ValueError(f"the keys {unknown} must be fields, which are {known}; exclude these keys")
         make: Any = cls
         made: Self = make(**values, batch_size=tensordict.batch_size, device=tensordict.device)
         return made

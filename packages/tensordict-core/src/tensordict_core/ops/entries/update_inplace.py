@@ -73,7 +73,7 @@ def restricted(source: Any, chosen: list[tuple[str, ...]] | None) -> Any:
 
 
 def _restricted(source: Any, tree: dict[str, Any]) -> Any:
-    """Return the part of a source under the keys of a tree, in which ``None`` stands for all of an entry."""
+    """Return the part of a source under the keys of a tree, in which ``None`` means the whole entry."""
     if isinstance(source, Node):
         return source.select(*_paths(tree), strict=False)
     out = {}
@@ -91,6 +91,7 @@ def _restricted(source: Any, tree: dict[str, Any]) -> Any:
 
 
 def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each whole entry of a tree of `_restricted`."""
     for name, below in tree.items():
         yield from ((name,),) if below is None else ((name, *path) for path in _paths(below))
 

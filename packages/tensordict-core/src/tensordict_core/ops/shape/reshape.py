@@ -281,7 +281,9 @@ class Shape(Node):
                 )
         known = (None,) * extra + tuple(old)  # -1 is a size of the batch where elements of a lazy stack differ
         if any(type(n) is int and n < 0 and n != size for n, size in zip(target, known, strict=True)):
-            raise RuntimeError(f"expand: {target} has a negative size that is none of the batch; give the size")
+            raise RuntimeError(
+                f"expand: the shape {target} has a negative size; only -1 keeps an existing size, pass a number"
+            )
         return self._reshape(Expand(old, torch.Size(target), one_value or not extra))
 
     def expand_as(self, other: Any) -> Self:
@@ -314,7 +316,8 @@ class Shape(Node):
         size = tuple(shape)
         for item in size:
             if not hasattr(item, "__index__"):
-                raise TypeError(f"broadcast_to takes a sequence of integers, got {item!r} ({type(item).__name__})")
+                kind = type(item).__name__
+                raise TypeError(f"broadcast_to takes a sequence of integers, got {item!r} ({kind}); pass a torch.Size")
         return self._expand_batch(size, one_value=True)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
