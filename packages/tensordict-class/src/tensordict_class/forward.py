@@ -109,7 +109,10 @@ class Forwarding(TensorCollection):
 
     # state -----------------------------------------------------------------------------------------------------------
 
-    _meta: Meta = _wrapped_attribute("_meta")
+    @property
+    def _meta(self) -> Meta:  # type: ignore[override]  # an attribute of others; read by every operation
+        return self._tensordict._meta
+
     _locked: bool = _wrapped_attribute("_locked")
     _holds_slices: bool = _wrapped_attribute("_holds_slices")
     _holders: Any = _wrapped_attribute("_holders")
@@ -164,6 +167,7 @@ class Forwarding(TensorCollection):
     _collect_aligned = _forwarded("_collect_aligned")
     _collect_sizes = _forwarded("_collect_sizes")
     _line_up = _forwarded("_line_up")
+    _pairs = _forwarded("_pairs")
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         result: Any = self._tensordict._rebuild(leaves, how)

@@ -146,6 +146,9 @@ class Index:
         self.is_masked = False
         self.rows: Tensor | None = None
         kind = type(idx)
+        if kind is tuple and len(idx) == 1 and type(idx[0]) in (int, slice):
+            idx = idx[0]
+            kind = type(idx)
         if kind is int and dims:
             n = batch_size[0]
             if not -n <= idx < n and n != -1:

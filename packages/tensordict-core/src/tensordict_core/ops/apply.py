@@ -106,7 +106,7 @@ class Applying(Node):
         """
         if named:
             return self.named_apply(fn, *others, nested_keys=nested_keys, **options)
-        kind, td = _leaf_types(options), self._apply_source(options)
+        kind, td = (_leaf_types(options), self._apply_source(options)) if options else (None, self)
         operands = td._operands(others, kind, options) if others else ()
         results = list(map(fn, td._leaves(kind), *operands))
         if results and (not options or all([name in _SIMPLE for name in options])):

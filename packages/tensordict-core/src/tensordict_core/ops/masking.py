@@ -192,13 +192,20 @@ class Masking(Node):
         if at >= dims:
             raise errors.bad_dim(dim, size[:dims], rule=rule)
         new = torch.Size((*index.shape, *size[dims:]))
+        known: torch.Size | None = None  # entries in a row often have one shape, and to expand costs more than to gather
+        expanded = index
 
-        def leaf(tensor: Tensor) -> Tensor:
-            if dims == 1:  # copies whole rows, of any dtype
-                return torch.index_select(tensor, 0, index)
+        def rows(tensor: Tensor) -> Tensor:  # of any dtype
+            return torch.index_select(tensor, 0, index)
+
+        def places(tensor: Tensor) -> Tensor:
+            nonlocal known, expanded
             own = tensor.shape[dims:]
-            return torch.gather(tensor, at, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own))
+            if own != known:
+                known, expanded = own, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own)
+            return torch.gather(tensor, at, expanded)
 
+        leaf = rows if dims == 1 else places
         result = self._reshape(BatchOp(size, new, leaf, names=lambda names: names, device=index.device))
         if inplace:
             return cast(Self, result._replaces(self))

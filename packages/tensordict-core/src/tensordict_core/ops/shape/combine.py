@@ -113,14 +113,14 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
 
 def _stack_nodes(nodes: list[Any], dim: int) -> Any:
     """Stack nodes; an error if their batch sizes differ."""
-    size = nodes[0]._meta.batch_size
-    for node in nodes:
-        if node._meta.batch_size != size:
-            i = [node._meta.batch_size == size for node in nodes].index(False)
-            raise errors.StackError(
-                f"stacking tensordicts requires them to have congruent batch sizes, and tensordict {i} has "
-                f"{list(node._meta.batch_size)} where tensordict 0 has {list(size)}; expand or index them to one"
-            )
+    sizes = [node._meta.batch_size for node in nodes]
+    size = sizes[0]
+    if sizes.count(size) != len(sizes):
+        i = next(i for i, own in enumerate(sizes) if own != size)
+        raise errors.StackError(
+            f"stacking tensordicts requires them to have congruent batch sizes, and tensordict {i} has "
+            f"{list(sizes[i])} where tensordict 0 has {list(size)}; expand or index them to one"
+        )
     dim = normal_dim(dim, size, extra=1)
     return lazy_stack(nodes, dim) if options.lazy_legacy else _stack_same(nodes, dim)
 
