@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -155,13 +155,28 @@ def write_init(
     init.__module__ = cls.__module__
     setattr(init, WRITTEN, True)
     init.__annotations__ = {f.name: f.type for f in declaration.arguments if f.init} | {"return": None}
-    given = scope.get("_given", {})
-    signature = inspect.signature(init)
-    hidden = {_UNKNOWN, "lock"} - names  # programs read the signature: the fields, batch size, device and names
-    accepted = [parameter for parameter in signature.parameters.values() if parameter.name not in hidden]
-    shown = [parameter.replace(default=given.get(parameter.name, parameter.default)) for parameter in accepted]
-    vars(init)["__signature__"] = signature.replace(parameters=shown)
+    vars(init)["__signature__"] = _signature(declaration, meta)
     return init
+
+
+def _signature(declaration: Declaration, meta: Sequence[str]) -> inspect.Signature:
+    """Return the signature that programs read: the fields, batch size, device and names, without ``lock``.
+
+    It is made from parameters, because `inspect.signature` of the function takes as long as the rest of the class.
+    """
+    positional = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    keywords: list[inspect.Parameter] = []
+    for field in declaration.arguments:
+        if field.init:
+            kind = inspect.Parameter.KEYWORD_ONLY if field.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+            default = _default(field)
+            shown = inspect.Parameter.empty if default is dataclasses.MISSING else default
+            found = inspect.Parameter(field.name, kind, default=shown, annotation=field.type)
+            (keywords if field.kw_only else positional).append(found)
+    keywords += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in meta if name != "lock"
+    ]
+    return inspect.Signature([*positional, *keywords], return_annotation=None)
 
 
 def _write_fields(declaration: Declaration, scope: dict[str, Any]) -> tuple[list[str], list[str], list[str], list[str]]:
@@ -197,7 +212,6 @@ def _write_fields(declaration: Declaration, scope: dict[str, Any]) -> tuple[list
             (keywords if field.kw_only else positional).append(argument)
             if has_default and not constant:
                 made.append(f"    if {name} is ...: {name} = {value}")
-                scope.setdefault("_given", {})[name] = default
         if field not in declaration.init_vars:
             values.append(f"{name!r}: {source}")
     return positional, keywords, made, values
