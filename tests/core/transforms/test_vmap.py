@@ -154,6 +154,21 @@ def test_tensordicts_that_vmap_only_repeats_keep_names_and_values() -> None:
     # torch puts the dimension of what it only repeats in front, whatever out_dims says
     with pytest.raises(RuntimeError, match="leaves do not share"):
         torch.vmap(lambda x: td.clone().set("b", td["a"] * x), out_dims=1)(torch.ones(2))
+    with pytest.raises(RuntimeError, match="leaves do not share"):
+        torch.vmap(lambda x: td.select("a").set("b", td["a"] * x), out_dims=1)(torch.ones(2))
+    plain = torch.vmap(lambda x: (td.select("a"), x), out_dims=(0, 0))(torch.ones(3))
+    assert plain[0].names == [None, "x", "y"] and plain[0]["a"].equal(td["a"].expand(3, 2, 2))
+
+
+def test_plain_results_keep_locks_and_stand_anywhere_in_a_tuple() -> None:
+    td = TensorDict({"a": torch.rand(3, 2), "n": {"b": torch.rand(3, 2)}, "s": "text"}, [3, 2], names=["x", "y"])
+    ragged = lazy_stack([TensorDict({"c": torch.rand(n)}) for n in (1, 2)])
+    one, tensor, other, lazy = torch.vmap(
+        lambda row: (row.lock_(), row["a"].sum(), row.clone(), ragged), out_dims=(1, 0, 0, 0)
+    )(td)
+    assert one.is_locked and one.names == ["y", None] and one["n", "b"].equal(td["n", "b"].T) and one["s"] == "text"
+    assert tensor.equal(td["a"].sum(1)) and other.batch_size == torch.Size([3, 2])
+    assert lazy.batch_size == torch.Size([3, 2]) and not other.is_locked
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -187,7 +202,9 @@ def test_results_of_vmap_carry_no_annotations(td: TensorDict) -> None:
 def test_ambiguous_dimensions_drop_names_and_refuse_values() -> None:
     td = TensorDict({"a": torch.rand(1, 1).expand(3, 3)}, [3, 3], names=["x", "y"])
     result = torch.vmap(lambda one: one)(td)
-    assert result.batch_size == torch.Size([3, 3]) and result.names == [None, None]
+    assert result.batch_size == torch.Size([3, 3]) and result.names == [None, "y"]  # a plain one has no ambiguity
+    unbatched = td.set("u", UnbatchedTensor(torch.zeros(5)))
+    assert torch.vmap(lambda one: one)(unbatched).names == [None, None]
     values = TensorDict({"a": torch.rand(1, 1).expand(2, 2), "v": NonTensorStack(["p", "q"], ["s", "t"])}, [2, 2])
     with pytest.raises(RuntimeError, match="order of non-tensor values"):
         torch.vmap(lambda one: one)(values)

@@ -7,8 +7,8 @@ equal; the position is needed for names and for non-tensor values, and to refuse
 
 Functions of torch's ``vmap`` are wrapped, because the registry of pytrees does not say who flattens a tree. In inputs
 and outputs of ``vmap``, unbatched tensors are passed whole and locks are kept; ``out_dims=(0,)`` means one
-tensordict, as it means one tensor. An argument that is a plain tensordict is not flattened at all, because a pytree
-costs torch a microsecond for each leaf, several times in a call.
+tensordict, as it means one tensor. An argument or a result that is a plain tensordict is not flattened at all, because
+a pytree costs torch a microsecond for each leaf, several times in a call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tensordict_core.base.meta import Names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, transform_level
 from tensordict_core.torch_api.flatten_context import FlattenContext
-from tensordict_core.torch_api.vmap_inputs import PlainArgument, add_batch_dim, hollow_outputs, plain_arguments
+from tensordict_core.torch_api.vmap_plain import PlainArgument, add_batch_dim, plain_arguments, plain_outputs
 
 __all__ = ["BatchDimChange", "batch_dim_change", "flattens_for_vmap", "register"]
 
@@ -98,17 +98,18 @@ def _for_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
     unwraps = function.__name__ == "_unwrap_batched"
 
     def flatten(*args: Any) -> Any:
+        plain: dict[int | None, Any] = {}
         if unwraps:
-            outputs, out_dims, *rest = args
-            args = (outputs, _of_one(out_dims, type(outputs)), *rest)
-            # no tensor of them gets the dim
-            hollow = {} if is_compiling() else hollow_outputs(outputs, args[1], rest[1])
-            if None in hollow:
-                return hollow[None]
-            if hollow:
-                results = _flattening(function, args)
-                return tuple(hollow.get(i, result) for i, result in enumerate(results))
-        return function(*args) if is_compiling() else _flattening(function, args)
+            outputs, out_dims, level, size, func = args
+            out_dims = _of_one(out_dims, type(outputs))
+            plain = {} if is_compiling() else plain_outputs(outputs, out_dims, size, level)
+            if None in plain:
+                return plain[None]
+            if plain:
+                outputs = tuple([() if i in plain else output for i, output in enumerate(outputs)])
+            args = (outputs, out_dims, level, size, func)
+        results = function(*args) if is_compiling() else _flattening(function, args)
+        return tuple([plain.get(i, result) for i, result in enumerate(results)]) if plain else results
 
     return flatten
 

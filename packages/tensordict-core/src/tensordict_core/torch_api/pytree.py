@@ -33,6 +33,7 @@ from tensordict_core.containers.view import SubTensorDict
 from tensordict_core.ops.io.to_python import of_class
 from tensordict_core.torch_api.flatten_context import FlattenContext, Strides
 from tensordict_core.torch_api.functorch import BatchDimChange, batch_dim_change, flattens_for_vmap
+from tensordict_core.torch_api.vmap_plain import Mapped
 
 __all__ = ["register_nodes", "register_wrapper"]
 
@@ -175,10 +176,6 @@ def _unbatched_parts(node: Any) -> Parts:
 
 
 # unflatten -----------------------------------------------------------------------------------------------------------
-
-
-class Mapped(list[Any]):
-    """Non-tensor values along a dimension that ``vmap`` maps: a function inside sees all; they come out again."""
 
 
 class _Unflattening:

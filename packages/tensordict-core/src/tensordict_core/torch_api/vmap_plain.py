@@ -1,4 +1,4 @@
-"""Arguments of ``torch.vmap`` that need no flattening: plain tensordicts, mapped leaf by leaf with their batch size.
+"""Arguments and results of ``torch.vmap`` that are not flattened: plain tensordicts, mapped leaf by leaf.
 
 A leaf without shape yet, a stacked parameter of lazy modules, has a method ``_mapped_without_shape(dim, level)``, which
 returns its replacement in the mapped function.
@@ -16,15 +16,21 @@ from torch import Tensor
 from tensordict_core.base.meta import Meta, names_or_none
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import How
-from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.base.tracing import mapped_dim
 from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.data import NonTensorData
 
-__all__ = ["PlainArgument", "add_batch_dim", "hollow_outputs", "plain_arguments"]
+__all__ = ["Mapped", "PlainArgument", "add_batch_dim", "plain_arguments", "plain_outputs"]
 
 add_batch_dim = torch._C._functorch._add_batch_dim
 """Function of torch that hides a dimension of a tensor from a function that is mapped at a level."""
+remove_batch_dim = torch._C._functorch._remove_batch_dim
+"""Function of torch that shows such a dimension again, in the result of the function."""
+
+
+class Mapped(list[Any]):
+    """Non-tensor values along a dimension that ``vmap`` maps: a function inside sees all; they come out again."""
 
 
 class PlainArgument(NamedTuple):
@@ -93,38 +99,49 @@ def _first_of_plain(td: TensorDict) -> Any:
     return first
 
 
-def hollow_outputs(outputs: Any, out_dims: Any, size: int) -> dict[int | None, Any]:
-    """Return the outputs of a mapped function that have no leaves, with the dimension that ``vmap`` inserts.
+def plain_outputs(outputs: Any, out_dims: Any, size: int, level: int) -> dict[int | None, Any]:
+    """Return the outputs of a mapped function that need not be flattened, with the dimension that ``vmap`` inserts.
 
     Args:
         outputs: What the function returns: an object or a tuple.
         out_dims: Where the dimension is, for each of them or for all.
         size: The size of the dimension.
+        level: The level of the ``vmap``.
 
     Returns:
         The tensordicts by position in a tuple; the one that is not in a tuple, under ``None``.
     """
-    if type(outputs) is tuple:
-        dims = out_dims if type(out_dims) is tuple else (out_dims,) * len(outputs)
-        parts = zip(outputs, dims, strict=False)
-        return {i: _with_dim(td, dim, size) for i, (td, dim) in enumerate(parts) if _is_hollow(td) and type(dim) is int}
-    return {None: _with_dim(outputs, out_dims, size)} if _is_hollow(outputs) and type(out_dims) is int else {}
+    if type(outputs) is not tuple:
+        return {None: _with_dim(outputs, out_dims, size, level)} if _is_plain_output(outputs, out_dims, level) else {}
+    dims = out_dims if type(out_dims) is tuple else (out_dims,) * len(outputs)
+    parts = enumerate(zip(outputs, dims, strict=False))
+    return {i: _with_dim(td, dim, size, level) for i, (td, dim) in parts if _is_plain_output(td, dim, level)}
 
 
-def _is_hollow(td: Any) -> bool:
-    """Return whether an object is a plain tensordict without leaves, of such tensordicts and single values only."""
-    return type(td) is TensorDict and all(
-        type(child) is NonTensorData or _is_hollow(child) for child in td._entries.values()
+def _is_plain_output(td: Any, dim: Any, level: int) -> bool:
+    if not (type(td) is TensorDict and type(dim) is int and 0 <= dim <= len(td._meta.batch_size) and _is_plain(td)):
+        return False
+    # torch puts the dimension of a leaf that it only repeats in front, whatever dimension is asked for
+    return not dim or all(mapped_dim(leaf, level) is not None for leaf in td._leaves())
+
+
+def _is_plain(td: TensorDict) -> bool:
+    """Return whether a plain tensordict holds such tensordicts, tensors and single values only."""
+    return all(
+        type(child) in TENSORS
+        or (type(child) is TensorDict and _is_plain(child))
+        or (type(child) is NonTensorData and type(child._value) is not Mapped)
+        for child in td._entries.values()
     )
 
 
-def _with_dim(td: TensorDict, dim: int, size: int) -> Any:
-    at = normal_dim(dim, td._meta.batch_size, extra=1)
+def _with_dim(td: TensorDict, dim: int, size: int, level: int) -> Any:
     how = How(
-        size=lambda own: torch.Size((*own[:at], size, *own[at:])),
-        names=lambda names: names and (*names[:at], None, *names[at:]),
+        size=lambda own: torch.Size((*own[:dim], size, *own[dim:])),
+        names=lambda names: names and (*names[:dim], None, *names[dim:]),
+        lock=True,
     )
-    return td._rebuild(iter(()), how)
+    return td._rebuild(iter([remove_batch_dim(leaf, level, size, dim) for leaf in td._leaves()]), how)
 
 
 def _mapped(td: TensorDict, dim: int | None, level: int) -> TensorDict:
