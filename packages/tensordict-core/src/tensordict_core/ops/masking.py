@@ -192,7 +192,7 @@ class Masking(Node):
         if at >= dims:
             raise errors.bad_dim(dim, size[:dims], rule=rule)
         new = torch.Size((*index.shape, *size[dims:]))
-        known: torch.Size | None = None  # entries in a row often have one shape, and to expand costs more than to gather
+        known: torch.Size | None = None  # entries in a row often have one shape; expanding costs more than to gather
         expanded = index
 
         def rows(tensor: Tensor) -> Tensor:  # of any dtype
