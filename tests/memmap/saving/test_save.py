@@ -407,6 +407,21 @@ def test_new_entries_without_a_folder_are_shared_memory():
         td.make_memmap("b", torch.Size([3]))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_a_storage_becomes_a_nested_entry_where_the_shape_has_a_row_for_each_component(tmp_path, in_folder):
+    td = TensorDict({"a": torch.ones(2)}, [2]).memmap(tmp_path if in_folder else None)
+    made = td.make_memmap_from_storage("n", torch.arange(20.0).untyped_storage(), torch.tensor([[2, 3], [4, 3]]))
+    for nested in [made, td["n"], *([TensorDict.load_memmap(tmp_path)["n"]] if in_folder else [])]:
+        first, second = nested.unbind(0)
+        assert first.flatten().tolist() == list(range(6)) and second.flatten().tolist() == list(range(6, 18))
+        assert second.shape == (4, 3)
+    for shape in torch.tensor([[6, 3], [4, 3]]), (2, 11):
+        with pytest.raises(RuntimeError, match="80 bytes"):
+            td.make_memmap_from_storage("m", torch.arange(20.0).untyped_storage(), shape)
+    assert "m" not in td
+
+
 def test_an_entry_is_not_added_where_a_saved_one_was_replaced_in_memory(tmp_path):
     TensorDict({"a": torch.arange(3), "b": torch.ones(3)}).save(tmp_path)
     loaded = TensorDict.load_memmap(tmp_path)

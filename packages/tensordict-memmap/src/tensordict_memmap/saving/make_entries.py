@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tensordict_core import TensorCollection, TensorDict, is_non_tensor, unravel
 from tensordict_core.extension import annotation
 from tensordict_memmap.loading.mapped import is_memmap
 from tensordict_memmap.saving.add_entry import add_entry
+from tensordict_memmap.schema.nested import nested_of
 from tensordict_memmap.schema.node import show
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
@@ -105,24 +107,32 @@ def make_memmap_from_storage(
         td: The tensordict, which may be locked.
         key: The key of the new entry; missing tensordicts above it are created.
         storage: The storage; its first elements are those of the entry.
-        shape: The shape of the entry.
+        shape: The shape of the entry; for a nested tensor, a 2D integer tensor with the shape of one component in each
+            row.
         dtype: Its dtype; torch's default if None.
         robust_key: Accepted for compatibility and ignored.
 
     Raises:
-        RuntimeError: The tensordict is not mapped, or the key exists.
+        RuntimeError: The tensordict is not mapped, the key exists, or the storage is too small for the shape.
 
     >>> from tensordict_core import TensorDict
     >>> td = TensorDict({"a": torch.ones(2)}).memmap("with_storage")
     >>> make_memmap_from_storage(td, "b", torch.arange(3).untyped_storage(), (3,), dtype=torch.int64)
     MemoryMappedTensor([0, 1, 2])
     """
-    size = torch.Size(shape.tolist() if isinstance(shape, torch.Tensor) else shape)
-    kind = dtype or torch.get_default_dtype()
-    if annotation(_node(td, key)[0], "saved_path") is None:
-        return _put(td, key, MemoryMappedTensor.from_storage(storage, shape=size, dtype=kind), copy_data=True)
-    values = torch.empty(0, dtype=kind, device="cpu").set_(storage)[: size.numel()].view(size)
-    return _put(td, key, values, copy_data=True)
+    dtype = dtype or torch.get_default_dtype()
+    rows: list[Any] = shape.tolist() if isinstance(shape, torch.Tensor) else list(shape)
+    is_nested = isinstance(shape, torch.Tensor) and shape.dim() == 2
+    size = torch.Size([sum(map(prod, rows))] if is_nested else rows)
+    if storage.nbytes() < size.numel() * dtype.itemsize:
+        raise RuntimeError(
+            f"the storage has {storage.nbytes()} bytes, and shape {rows} of dtype {dtype} needs "
+            f"{size.numel() * dtype.itemsize}; pass a shape that fits into it"
+        )
+    if not is_nested and annotation(_node(td, key)[0], "saved_path") is None:
+        return _put(td, key, MemoryMappedTensor.from_storage(storage, shape=size, dtype=dtype), copy_data=True)
+    values = torch.empty(0, dtype=dtype, device="cpu").set_(storage)[: size.numel()]
+    return _put(td, key, nested_of(values, rows, jagged=False) if is_nested else values.view(size), copy_data=True)
 
 
 def _node(td: Any, key: str | tuple[str, ...]) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:

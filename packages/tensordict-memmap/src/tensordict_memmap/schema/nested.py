@@ -87,6 +87,8 @@ def count_of(rows: torch.Tensor) -> int:
 def values(nested: torch.Tensor) -> torch.Tensor:
     """Return the values of all components of a strided one in one row, without a copy if they are stored so."""
     if nested.is_contiguous():
-        return nested.detach().values()
+        stored = nested.detach().values()  # the whole storage, which a view may share with others
+        if stored.numel() == nested.numel():
+            return stored
     parts = [part.reshape(-1) for part in nested.detach().unbind()]
     return torch.cat(parts) if parts else torch.empty(0, dtype=nested.dtype, device="cpu")
