@@ -26,6 +26,14 @@ from tensordict_memmap.storage import locks
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="signals and locks of POSIX")
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_raises():
+    """Python sets no handler where the shell ignores SIGINT, as for a job in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def open_files():
     return sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if _is_open(n))
 
@@ -99,6 +107,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap.engine import sink, syscalls, write_plan
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell ignores it
 folder, calls = sys.argv[1], int(sys.argv[2])
 td = TensorDict({f"k{i}": torch.full((8 << 20,), i + 1, dtype=torch.uint8) for i in range(4)})
 td.save(folder + "/saved.safetensors")
