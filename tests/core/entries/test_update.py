@@ -294,3 +294,47 @@ def test_a_chosen_node_is_updated_whole_and_other_entries_by_their_keys() -> Non
     source["n"] = TensorDict(source["n"], [2])
     td = TensorDict({}, [2]).update(source, keys_to_update=[("n", "b"), ("n", "deep", "c"), "a"])
     assert set(td.keys(True, True)) == {("n", "b"), ("n", "deep", "c"), "a"}
+
+
+def test_a_nested_key_is_no_node_that_is_leaf_is_asked_about() -> None:
+    for source in ({("n", "x"): torch.ones(2)}, {("n", "x"): "text"}, {("n", "more"): {"x": torch.ones(2)}}):
+        td = tree().update(source, is_leaf=lambda kind: True)
+        assert {"a", ("n", "b"), ("n", "deep", "c"), *source} <= set(td.keys(True))
+    assert set(tree().update({"n": {"x": torch.ones(2)}}, is_leaf=lambda kind: True)["n"].keys()) == {"x"}
+
+
+ONE, TWO = torch.ones(2), torch.full((2,), 2.0)
+
+
+@pytest.mark.parametrize("make", [dict, lambda values: TensorDict(values, [2])])
+def test_a_dictionary_may_have_a_key_and_keys_that_start_with_it(make) -> None:
+    source = {("n", "b"): ONE, "n": make({"deep": make({"c": TWO})}), ("n", "deep", "d"): ONE}
+    nested = set(source["n"].keys())
+    expected = {("n", "b"), ("n", "deep", "c"), ("n", "deep", "d")}
+    stack = lazy_stack([TensorDict(), TensorDict()])
+    for td in (TensorDict(source, [2]), TensorDict({}, [2]).update(source), stack.update(source)):
+        assert set(td.keys(True, True)) == expected
+        assert td["n", "b"].tolist() == [1, 1] and td["n", "deep", "c"].tolist() == [2, 2]
+    assert set(TensorDict.from_dict(source, batch_size=[2]).keys(True, True)) == expected
+    for td in (tree(), lazy_stack([tree()[0], tree()[1]])):
+        del source["n", "deep", "d"]
+        written = (td.clone().update_(source), td.clone().update(source, inplace=True), td.clone())
+        written[2].update_at_({key: value[:1] for key, value in TensorDict(source, [2]).items()}, slice(0, 1))
+        assert [part["n", "b"].sum() for part in written] == [2, 2, 1]
+        assert [part["n", "deep", "c"].sum() for part in written] == [4, 4, 2]
+        source["n", "deep", "d"] = ONE
+    assert set(source["n"].keys()) == nested
+
+
+@pytest.mark.parametrize("keys", [[("n", "b"), "n"], [("n", "b", "c"), ("n", "b")], [("n", "b"), ("n",)]])
+def test_a_tensor_under_the_start_of_another_key_is_an_error_in_either_order(keys) -> None:
+    for order in (keys, keys[::-1]):
+        for call in (lambda source: TensorDict(source, [2]), TensorDict({}, [2]).update):
+            with pytest.raises(KeyError, match=r"already present|has no entries"):
+                call(dict.fromkeys(order, ONE))
+
+
+def test_setting_a_row_by_a_dictionary_writes_a_key_and_keys_that_start_with_it() -> None:
+    td = tree()
+    td[0] = {("n", "b"): torch.tensor(1.0), "n": {"deep": {"c": torch.tensor(1.0)}}}
+    assert td["n", "b"].tolist() == td["n", "deep", "c"].tolist() == [1, 0]

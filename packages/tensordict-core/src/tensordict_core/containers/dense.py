@@ -125,9 +125,10 @@ class TensorDict(TensorDictBase):
         except AttributeError:
             raise errors.no_source(source) from None
         try:
-            for key, value in items:
-                if type(key) is not str:
-                    self.set(unravel_key_to_tuple(key), value, non_blocking=bool(non_blocking))
+            rest = iter(items)
+            for key, value in rest:
+                if type(key) is not str:  # the keys after it may start with it, or it with them
+                    named = self._set_paths([(key, value), *rest], bool(non_blocking)) or named
                 elif plain and type(value) is Tensor:
                     if dims:
                         shape = value.shape
@@ -145,6 +146,29 @@ class TensorDict(TensorDictBase):
             self._adopt_names(named)
         if lock:
             self.lock_()
+
+    def _set_paths(self, items: Iterable[tuple[Any, Any]], non_blocking: bool) -> Node | None:
+        """Store entries of which some have nested keys; return the first nested tensordict with dim names.
+
+        Raises:
+            KeyError: A key is the start of another one, and its value has no entries.
+        """
+        named: Node | None = None
+        for key, value in items:
+            path = unravel_key_to_tuple(key)
+            held: Any = self
+            for name in path:
+                held = held._peek(name) if isinstance(held, Node) and not held._is_opaque else None
+            if isinstance(held, Node) and not held._is_opaque:
+                if not isinstance(value, (dict, Node)) or getattr(value, "_is_opaque", False):
+                    raise errors.start_of_a_key(path)
+                self.update({key: value}, non_blocking=non_blocking)
+                continue
+            self.set(path, value, non_blocking=non_blocking)
+            entry = self._entries[path[0]]
+            if named is None and type(key) is str and isinstance(entry, Node) and entry._meta.names is not None:
+                named = entry
+        return named
 
     def _store_nested(self, items: Iterable[tuple[Any, Any]], error: RuntimeError) -> None:
         """Store entries of which some may be strided nested tensors, which have no shape; raise the error otherwise."""

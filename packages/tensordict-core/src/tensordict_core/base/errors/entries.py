@@ -101,6 +101,12 @@ def in_the_way(key: Any, value: Any) -> KeyThroughLeafError:
     )
 
 
+def start_of_a_key(key: Any) -> KeyError:
+    """Report that a key is the start of another key, and its value has no entries."""
+    name = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    return KeyError(f"key {name!r} is already present in the tensordict, with entries of its own; give one of them")
+
+
 def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     """Report that the shape of an entry does not start with the batch size."""
     scalar = "; wrap a scalar with torch.full(batch_size, value) or NonTensorData" if not len(shape) else ""

@@ -187,7 +187,7 @@ class Updating(InPlaceUpdating):
                 nested
                 and isinstance(old, Node)
                 and not old._is_opaque
-                and not (plan.is_leaf is not None and plan.is_leaf(type(value)))
+                and (plan.is_leaf is None or type(value) is _Level or not plan.is_leaf(type(value)))
             ):
                 merged = _plan_merge(old, value, plan, (*prefix, key))
                 if merged is not old:
@@ -240,10 +240,9 @@ class Updating(InPlaceUpdating):
         """Return the items of a source; those under nested keys are collected in one dictionary for each node.
 
         Raises:
-            KeyError: A nested key has a parent that is a leaf.
+            KeyError: A nested key has a parent that is a leaf, or is the start of another one and has a leaf.
         """
         out: dict[str, Any] = {}
-        own: dict[int, Any] = {}  # the dictionaries made here; others may be the caller's
         for key, value in items:
             path = unravel_key_to_tuple(key)
             if not path:
@@ -253,21 +252,9 @@ class Updating(InPlaceUpdating):
                 node = node._peek(name)
                 if node is None:
                     break
-                if not isinstance(node, Node) or node._is_opaque:
+                if not _has_entries(node):
                     raise errors.not_a_node(path[: depth + 1], node)
-            level = out
-            for depth, name in enumerate(path[:-1]):
-                inner = level.get(name, {})
-                if isinstance(inner, Node) and not inner._is_opaque:
-                    inner = level[name] = inner._clone(False)
-                    inner._store(path[depth + 1 :], value)
-                    break
-                if not isinstance(inner, dict):
-                    raise errors.not_a_node(path[: depth + 1], inner)
-                level[name] = level = inner if id(inner) in own else dict(inner)
-                own[id(level)] = level
-            else:
-                level[path[-1]] = value
+            _gather(out, path, 0, value)
         return list(out.items())
 
     def replace(self, *args: Any, **kwargs: Any) -> Self:
@@ -297,6 +284,49 @@ class Updating(InPlaceUpdating):
             if source or not isinstance(source, dict):
                 out.update(source)
         return out
+
+
+class _Level(dict[str, Any]):
+    """What a source has under nested keys with a common start: no value of its own, so ``is_leaf`` is not asked."""
+
+
+def _has_entries(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque)
+
+
+def _gather(level: dict[str, Any], path: tuple[str, ...], depth: int, value: Any) -> None:
+    """Add a value under a nested key to a dictionary of dictionaries; the dictionaries of the source stay unchanged."""
+    name = path[depth]
+    held: Any = level.get(name)
+    last = depth == len(path) - 1
+    if name not in level:
+        inner: Any = value
+        if not last:
+            inner = _Level()
+            _gather(inner, path, depth + 1, value)
+    elif not _has_entries(held):
+        if not last or _has_entries(value):
+            raise errors.not_a_node(path[: depth + 1], held)
+        inner = value
+    elif isinstance(held, Node):
+        inner = held._clone(False)
+        if last:
+            inner.update(value)
+        else:
+            inner._store(path[depth + 1 :], value)
+    elif not last:
+        inner = held if type(held) is _Level else dict(held)
+        _gather(inner, path, depth + 1, value)
+    elif not _has_entries(value):
+        raise errors.start_of_a_key(path)
+    elif isinstance(value, Node):
+        inner = value._clone(False)
+        inner.update(held).update(value)
+    else:
+        inner = dict(held)
+        for key, item in value.items():
+            _gather(inner, unravel_key_to_tuple(key), 0, item)
+    level[name] = inner
 
 
 def _plan_merge(node: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:

@@ -394,9 +394,7 @@ def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> Any:
     for key in keys:
         held = td.get(key)
         if isinstance(held, Node) and not held._is_opaque:
-            raise KeyError(
-                f"key {key!r} is already present in the tensordict, with entries of its own; give one of them"
-            )
+            raise errors.start_of_a_key(key)
         td.set(key, value)
     return td
 
