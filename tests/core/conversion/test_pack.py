@@ -69,6 +69,14 @@ def test_entries_without_columns_are_refused(td):
         td.pack()[1].dim = 0
 
 
+def test_a_lazy_stack_with_keys_that_only_some_elements_have_is_refused(td):
+    stack = TensorDict.lazy_stack([TensorDict({"a": torch.ones(2), "s": "text"}), TensorDict({"a": torch.ones(2)})])
+    with pytest.raises(RuntimeError, match=r"the elements of the lazy stack have .* only some have \['s'\]"):
+        stack.pack()
+    with pytest.raises(RuntimeError, match="the elements of the lazy stack 'n' have"):
+        TensorDict({"n": stack}, [2]).pack()
+
+
 def test_lazy_stacks_empty_tensordicts_and_devices_pack(td):
     stack = lazy_stack([td[0], td[1]])
     assert torch.equal(stack.pack()[0], td[:2].pack()[0])

@@ -90,3 +90,11 @@ def test_filter_empty_removes_nodes_that_never_had_leaves():
 def test_a_function_may_return_a_string_for_an_unbatched_tensor():
     td = TensorDict({"u": UnbatchedTensor(torch.ones(2))}, [3])
     assert td.named_apply(lambda name, x: name + "!")["u"] == "u!"
+
+
+def test_the_device_is_that_of_all_elements_of_a_lazy_stack_also_without_results() -> None:
+    stack = lazy_stack([TensorDict({"b": {"s": "text"}}), TensorDict({})])
+    result = stack.apply(lambda leaf: leaf, device="cpu", filter_empty=True)
+    assert result.device == torch.device("cpu") and [td.device for td in result.tensordicts] == [result.device] * 2
+    stack = lazy_stack([TensorDict({"a": torch.ones(2)}, device="cpu"), TensorDict({}, device="cpu")])
+    assert [td.device for td in stack.apply(lambda leaf: leaf, device=None).tensordicts] == [None, None]

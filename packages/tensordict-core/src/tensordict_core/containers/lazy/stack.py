@@ -16,7 +16,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, check_devices
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.rebuild import How, IsLeaf
+from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Unsqueeze
 from tensordict_core.containers.collection import TensorCollection
@@ -435,7 +435,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         results = [td._rebuild(leaves, inner) for td in tds]
         if how.prune and all(result is None for result in results):
             return None
-        results = [td.empty() if result is None else result for td, result in zip(tds, results, strict=True)]
+        device = {} if how.device is KEEP else {"device": how.device}
+        results = [td.empty(**device) if result is None else result for td, result in zip(tds, results, strict=True)]
         result = self._restacked(results)
         if how.names is not None:
             result._put_names(how.names(self._meta.names))

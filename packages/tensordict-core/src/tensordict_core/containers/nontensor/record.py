@@ -32,12 +32,15 @@ class Record:
         return dataclasses.fields(_Fields)
 
     @classmethod
-    def from_tensordict(cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None) -> Self:
+    def from_tensordict(
+        cls, tensordict: Any, non_tensordict: Mapping[str, Any] | None = None, safe: bool | None = None
+    ) -> Self:
         """Return the non-tensor data of the value under ``"data"``, or ``None``, with the batch size of a tensordict.
 
         Args:
             tensordict: The tensordict.
             non_tensordict: Values of fields that are no entries.
+            safe: Has no effect, because keys are always checked.
 
         Raises:
             ValueError: A key is not a field.
