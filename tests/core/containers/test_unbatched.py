@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import math
 import pickle
 
@@ -109,12 +110,82 @@ def test_it_is_a_leaf_of_the_tensordict():
     assert (again == td).all() and type(again["u"]) is UnbatchedTensor and type(td.numpy()["u"]) is np.ndarray
 
 
-def test_stacking_different_ones_warns_that_the_first_is_kept():
+DIFFERENT = [
+    pytest.param(lambda td: td + 1, id="values"),
+    pytest.param(lambda td: td.to(torch.float64), id="dtypes"),
+    pytest.param(lambda td: td.clone().set("u", UnbatchedTensor(torch.arange(4))), id="shapes"),
+    pytest.param(lambda td: td.clone().set("u", UnbatchedTensor(torch.arange(5).to_sparse())), id="layouts"),
+]
+
+
+@pytest.mark.parametrize("other", DIFFERENT)
+@pytest.mark.parametrize(
+    "combine", [torch.stack, torch.cat, lambda tds: torch.stack([TensorDict({"n": td}) for td in tds])]
+)
+def test_different_ones_have_no_dense_stack(combine, other):
     td = make()
-    for combine in (torch.stack, torch.cat, lambda tds: lazy_stack(tds)["u"]):
-        with pytest.warns(UserWarning, match="the first alone"):
-            combine([td, td + 1])
-        combine([td, td.clone()])
+    with pytest.raises(RuntimeError, match=r"key 'u' is an unbatched tensor.*lazy_stack"):
+        combine([td, other(td)])
+    with pytest.raises(RuntimeError, match="one value for all rows"):
+        combine([other(td), td, td])
+
+
+@pytest.mark.parametrize("other", DIFFERENT[:3])
+@pytest.mark.parametrize("stacked", [lazy_stack, TensorDict.maybe_dense_stack])
+def test_a_lazy_stack_keeps_each_of_different_ones(stacked, other):
+    tds = [make(), other(make()), make()]
+    stack = stacked(tds)
+    for result in (stack, stack[torch.tensor([0, 1, 2])], stack[:, torch.tensor([0])], stack.clone(), stack.flip(0)):
+        kept = [td["u"] for td in result.unbind(0)]
+        assert [u.dtype for u in kept] == [td["u"].dtype for td in tds]
+        assert [u.tolist() for u in kept] == [td["u"].tolist() for td in tds]
+    assert [u.tensor is td["u"].tensor for u, td in zip(stack.get("u", as_list=True), tds, strict=True)] == [True] * 3
+    for read in (
+        lambda: stack["u"],
+        lambda: stack.densify(),
+        lambda: stack.sum(0),
+        lambda: torch.stack([stack, stack]).densify(),
+    ):
+        with pytest.raises(RuntimeError, match=r"key 'u' is an unbatched tensor.*get\(key, as_list=True\)"):
+            read()
+
+
+def test_equal_ones_are_stacked_to_one():
+    table = torch.tensor([1.0, torch.nan])
+    td = TensorDict({"u": UnbatchedTensor(table), "a": torch.ones(3)}, [3])
+    for other in (td, td.clone(), td.clone(False), td.clone().lock_()):
+        for result in (
+            torch.stack([td, other]),
+            torch.cat([td, other]),
+            lazy_stack([td, other]),
+            TensorDict.maybe_dense_stack([td, other]),
+        ):
+            assert result["u"].tensor is table and result["u"].batch_size == result.batch_size
+        assert type(TensorDict.maybe_dense_stack([td, other])) is TensorDict
+    meta = TensorDict({"u": UnbatchedTensor(torch.ones(2, device="meta"))}, [3])
+    assert torch.stack([meta, meta.clone()])["u"].is_meta
+    assert torch.compile(lambda td: torch.stack([td, td.clone()]), backend="eager")(td)["u"].tolist()[0] == 1
+
+
+def test_it_is_combined_with_nothing_else():
+    values = {
+        "u": UnbatchedTensor(torch.ones(3)),
+        "t": torch.ones(3),
+        "s": "text",
+        "td": TensorDict({"b": torch.ones(3)}, [3]),
+    }
+    for first, other in itertools.permutations(values, 2):
+        tds = [TensorDict({"k": values[name]}, [3]) for name in (first, other)]
+        for combine in (torch.stack, torch.cat):
+            with pytest.raises(RuntimeError, match="densely"):
+                combine(tds)
+        for stack in (lazy_stack(tds), TensorDict.maybe_dense_stack(tds)):
+            with pytest.raises(RuntimeError, match="key 'k' is a tensor in some"):
+                stack["k"]
+            assert [type(td.get("k")) for td in stack.unbind(0)] == [type(td.get("k")) for td in tds]
+    td = TensorDict({"n": {"s": "text"}}, [3])
+    with pytest.raises(RuntimeError, match="position 1 has a TensorDict where position 0 has a NonTensorData"):
+        td.cat_tensors(("n", "s"), "n", out_key="k")
 
 
 def test_gradients_reach_its_tensor():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzing.observed_containers import CONTAINERS
 from fuzzing.observed_rare import RARE
 from fuzzing.observed_results import RESULTS
+from fuzzing.observed_writes import WRITES
 from fuzzing.predicates import seen
 from fuzzing.words import MORE, NO_KEY, SUMS, VALUES
 
@@ -95,7 +96,7 @@ OBSERVED = (
         theirs="'(Tensor|Parameter)' object has no attribute '_get_non_tensor'",
     ),
     seen(
-        "`td.update_at_(source, index)` of a locked",
+        "`td.update_at_(source, index)` and `td.set_at_",
         calls="update_at_",
         kind="> result",
         theirs="Cannot mod",
@@ -457,4 +458,5 @@ OBSERVED = (
     *RESULTS,
     *CONTAINERS,
     *RARE,
+    *WRITES,
 )

@@ -120,7 +120,10 @@ ROWS = {
     "pop": lambda lib: type(table(lib).pop("u")).__name__,
     "entry_class": lambda lib: table(lib).entry_class("u").__name__,
     "memmap": lambda lib: table(lib).memmap(),
-    "different stacked": lambda lib: torch.stack([table(lib), table(lib) + 1])["u"].tolist(),
+    "equal stacked": lambda lib: torch.stack([table(lib), table(lib)])["u"].tolist(),
+    "different stacked lazily": lambda lib: [
+        td["u"].tolist() for td in lib.lazy_stack([table(lib), table(lib) + 1]).unbind(0)
+    ],
     "vmap of the entry": lambda lib: seen(torch.vmap(lambda t: t["u"])(table(lib))),
     "vmap of a write": lambda lib: torch.vmap(lambda t: t.set("b", t["a"] + 1))(table(lib))["b"],
     "vmap inside": lambda lib: torch.vmap(lambda t: t["a"] + t["u"].batch_size.numel())(table(lib, (3, 2))),

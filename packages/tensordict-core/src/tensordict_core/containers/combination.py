@@ -12,6 +12,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.ragged import cat_leaves
+from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.shape.combine import cat_nodes, stack_nodes
 
 __all__ = ["CAT", "STACK", "Combination", "combined"]
@@ -72,7 +73,10 @@ def combined(items: Sequence[Any], dim: int, how: Combination) -> dict[str, Any]
         head = column[0]
         try:
             if type(head) is Tensor or not isinstance(head, Node):
-                entries[key] = combine(column, dim) if dim else combine(column)  # torch parses a second argument slowly
+                entry = combine(column, dim) if dim else combine(column)  # torch parses a second argument slowly
+                if type(entry) is not Tensor and isinstance(entry, Node):  # torch takes unbatched tensors for tensors
+                    raise _mixed(key, how)
+                entries[key] = entry
             else:
                 entries[key] = how.nodes(column, dim)
         except (RuntimeError, TypeError) as error:
@@ -87,8 +91,7 @@ def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, h
     """Return the error for entries of one key that cannot be combined."""
     if not isinstance(column[0], Node):
         if any(isinstance(entry, Node) for entry in column):
-            why = f"key {key!r} is a tensor in one tensordict and a nested one in another"
-            return errors.not_stackable(how.name, why)
+            return _mixed(key, how)
         shapes = {tuple(leaf.shape) for leaf in column}
         # cat adds up sizes along the dimension, so they may differ
         if len({shape if how is STACK else (*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) > 1:
@@ -99,5 +102,11 @@ def _not_combined(error: Exception, key: str, column: Sequence[Any], dim: int, h
             )
         if len({(leaf.device, leaf.layout) for leaf in column}) > 1:
             return errors.not_stackable(how.name, f"key {key!r} has several devices or layouts")
+    elif all(isinstance(entry, containers.unbatched) for entry in column):
+        return errors.unbatched_values_differ(how.name, key)
     error.add_note(f"while {how.verb} key {key!r}")
     return error
+
+
+def _mixed(key: str, how: Combination) -> Exception:
+    return errors.not_stackable(how.name, f"key {key!r} is a tensor in one tensordict and a nested one in another")

@@ -8,7 +8,6 @@ on the batch of a tensordict (indexing, reshaping, stacking) change only the bat
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -251,8 +250,8 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        # the tensor has no batch dimension, so the result has that of the first item
-        _warn_if_different(items, "stacked")
+        if not _have_one_value(items):  # the tensor has no batch dimension, so the result has one for all
+            raise errors.unbatched_values_differ("stack")
         size = items[0]._meta.batch_size
         return cls._make(items[0]._tensor, Meta(torch.Size((*size[:dim], len(items), *size[dim:]))))
 
@@ -262,10 +261,15 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        _warn_if_different(items, "concatenated")
+        if not _have_one_value(items):
+            raise errors.unbatched_values_differ("cat")
         size = list(items[0]._meta.batch_size)
         size[dim] = sum(item._meta.batch_size[dim] for item in items)
         return cls._make(items[0]._tensor, Meta(torch.Size(size)))
+
+    @classmethod
+    def _stacks(cls, items: Sequence[Any]) -> bool:
+        return all(isinstance(item, UnbatchedTensor) for item in items) and _have_one_value(items)
 
     # life ------------------------------------------------------------------------------------------------------------
 
@@ -285,11 +289,11 @@ def _alias(tensor: Tensor, cls: type[Any]) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         if not isinstance(tensor, Tensor):
             return torch.empty(0).as_subclass(cls)
-        if type(tensor) is Tensor or is_compiling():
+        if is_compiling():
             return tensor.as_subclass(cls)
         try:
             return tensor.as_subclass(cls)
-        except (RuntimeError, NotImplementedError):  # jagged and fake tensors are objects of Python
+        except (RuntimeError, NotImplementedError):  # jagged, fake and sparse tensors have no storage to share
             with _disable_current_modes():
                 return torch.empty(0).as_subclass(cls)
 
@@ -337,27 +341,34 @@ def _is_mapped(result: Tensor, held: list[Any]) -> bool:
     return all(mapped_dim(one._tensor, level) is None for one in held)
 
 
-def _warn_if_different(items: Sequence[Any], done: str) -> None:
-    """Warn where the tensors of unbatched tensors to combine differ, because the result has that of the first."""
+def _have_one_value(items: Sequence[Any]) -> bool:
+    """Return whether the tensors of unbatched tensors are equal, so that that of the first stands for all.
+
+    Tensors that share their memory are not compared, because a comparison waits for an accelerator. Where code is
+    traced or recorded, values cannot decide, and shapes and dtypes do.
+    """
     first = items[0]._tensor
-    for item in items[1:]:
-        other = item._tensor
-        if other is first or is_compiling():
-            continue
-        if other.shape != first.shape or other.dtype != first.dtype or not _equal(first, other):
-            warnings.warn(
-                f"unbatched tensors of different values are {done}: the result has that of the first alone; make them "
-                "plain tensors to keep each",
-                UserWarning,
-                stacklevel=2,
-            )
-            return
+    others = [item._tensor for item in items if item._tensor is not first]
+    if any(other.shape != first.shape or other.dtype != first.dtype for other in others):
+        return False
+    if not others or is_compiling() or first.is_meta or (first.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return True
+    if any(other.device != first.device or other.layout != first.layout for other in others):
+        return False
+    try:
+        distinct = {(other.data_ptr(), other.stride()): other for other in others}
+        distinct.pop((first.data_ptr(), first.stride()), None)
+        same = [_equal(first, other) for other in distinct.values()]
+        return all(same) if first.device.type == "cpu" else not same or bool(torch.stack(same).all())
+    except (RuntimeError, AttributeError):  # sparse and jagged tensors, and those that vmap maps
+        return False
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
-    if a.is_nested or b.is_nested or a.device != b.device or a.is_meta:
-        return a.data_ptr() == b.data_ptr() if not (a.is_nested or a.is_meta) else False
-    return torch.equal(a, b)
+def _equal(a: Tensor, b: Tensor) -> Any:
+    """Return whether two tensors of one shape are equal, NaN included; a tensor if they are on an accelerator."""
+    if a.device.type == "cpu" and torch.equal(a, b):
+        return True
+    return (a.eq(b) | (a.ne(a) & b.ne(b))).all()
 
 
 containers.unbatched = UnbatchedTensor

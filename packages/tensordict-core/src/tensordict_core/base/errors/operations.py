@@ -294,6 +294,23 @@ def not_stackable(what: str, why: str) -> RuntimeError:
     )
 
 
+def unbatched_values_differ(what: str, key: Any = None) -> RuntimeError:
+    """Report that unbatched tensors of different values have no common one."""
+    named = "an unbatched tensor has" if key is None else f"key {key!r} is an unbatched tensor, which has"
+    return StackError(
+        f"{named} one value for all rows, and the tensordicts to {what} have several; make it a tensor with the batch "
+        "size, leave it out with exclude(), or keep the tensordicts apart with lazy_stack or maybe_dense_stack"
+    )
+
+
+def unbatched_column(key: Any) -> RuntimeError:
+    """Report that the elements of a lazy stack have unbatched tensors of different values."""
+    return StackError(
+        f"key {key!r} is an unbatched tensor, which has one value for all rows, and the elements of the lazy stack "
+        "have several; read them with get(key, as_list=True), or make it a tensor with the batch size in each"
+    )
+
+
 def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterable[str]) -> RuntimeError:
     """Report that nodes of different keys cannot be combined densely."""
     mine, theirs = set(keys), set(expected)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.registry.types import containers
 
 __all__ = ["as_nested", "as_padded", "check_padding_side", "combined", "padded_to", "stacked_lists"]
 
@@ -28,7 +29,10 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
     first = column[0]
     if is_leaf_tensor(first):
         try:
-            return torch.stack(list(column), dim)
+            stacked = torch.stack(list(column), dim)
+            if not isinstance(stacked, Node):
+                return stacked
+            raise errors.mixed_column(key)  # torch takes unbatched tensors for tensors
         except (RuntimeError, TypeError) as error:
             shapes = [getattr(entry, "shape", None) for entry in column]
             if any(not is_leaf_tensor(entry) for entry in column):
@@ -37,8 +41,12 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
                 raise errors.ragged(key, shapes) from None
             error.add_note(f"while stacking key {key!r}")
             raise
-    if any(not isinstance(entry, Node) or entry._is_non_tensor is not first._is_non_tensor for entry in column):
+    if not all(isinstance(entry, Node) for entry in column):
         raise errors.mixed_column(key)
+    if len({(entry._is_opaque, entry._is_non_tensor) for entry in column}) > 1:
+        raise errors.mixed_column(key)
+    if isinstance(first, containers.unbatched) and not first._stacks(column):
+        raise errors.unbatched_column(key)
     return type(first)._lazy(column, dim)
 
 

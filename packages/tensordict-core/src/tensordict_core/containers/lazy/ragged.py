@@ -67,7 +67,7 @@ class LazyRagged:
         forms = [name for name, is_given in zip(_FORMS, given, strict=True) if is_given]
         if len(forms) > 1:
             raise errors.two_ways(forms[0], forms[1], "how a ragged entry is read")
-        if not is_leaf_tensor(first) or not forms:
+        if not (is_leaf_tensor(first) or (as_list and isinstance(first, containers.unbatched))) or not forms:
             return self._get(key)
         if as_list:
             return [td._get_ragged(key, as_list=True) for td in self.tensordicts]
@@ -214,7 +214,9 @@ def _is_ragged_column(tds: list[Any], key: str, dim: int, plain: bool) -> bool:
             return True
         shapes = {entry.shape if plain else td._shape_of(key) for td, entry in zip(tds, column, strict=True)}
         return len(shapes) > 1 or -1 in shapes.pop()
-    if not all(isinstance(entry, Node) for entry in column):
+    if isinstance(first, containers.unbatched):
+        return not first._stacks(column)
+    if not all(isinstance(entry, Node) and entry._is_opaque is first._is_opaque for entry in column):
         return True
     lazy = None if first._is_opaque else type(first)._lazy(column, dim)._inmost()
     return lazy is not None and lazy._is_lazy_stack and lazy._is_ragged()

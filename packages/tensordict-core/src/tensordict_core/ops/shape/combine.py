@@ -113,6 +113,7 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
 
 def _stack_nodes(nodes: list[Any], dim: int) -> Any:
     """Stack nodes; an error if their batch sizes differ."""
+    _check_kinds(nodes, "stack")
     sizes = [node._meta.batch_size for node in nodes]
     size = sizes[0]
     if sizes.count(size) != len(sizes):
@@ -143,6 +144,19 @@ def common_container(nodes: Sequence[Any]) -> Any:
     return type(nodes[0])
 
 
+def _check_kinds(nodes: Sequence[Any], what: str) -> None:
+    """Refuse to combine tensordicts with non-tensor values or unbatched tensors, or these with each other."""
+    if len({*map(type, nodes)}) == 1:
+        return
+    first = nodes[0]
+    kind = (first._is_opaque, first._is_non_tensor)
+    for i, node in enumerate(nodes):
+        if (node._is_opaque, node._is_non_tensor) != kind:
+            raise errors.not_stackable(
+                what, f"position {i} has a {type(node).__name__} where position 0 has a {type(first).__name__}"
+            )
+
+
 def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
     """Check that all entries under one key are nodes, and return them as a list."""
     nodes = list(column)
@@ -151,6 +165,7 @@ def _all_nodes(column: Sequence[Any], what: str) -> list[Any]:
             raise errors.not_stackable(
                 what, f"one tensordict has a tensor where another has a nested one (position {i})"
             )
+    _check_kinds(nodes, what)
     return nodes
 
 
@@ -190,6 +205,7 @@ def cat(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
     size = nodes[0]._meta.batch_size
     if not size:
         raise errors.no_batch_dim("cat")
+    _check_kinds(nodes, "cat")
     at = normal_dim(dim, size)
     for i, node in enumerate(nodes):
         own = node._meta.batch_size
@@ -266,7 +282,7 @@ def _maybe_dense(nodes: list[Any], dim: int) -> Any:
         return _stack_nodes(nodes, dim)
     except errors.StackError:
         keys = list(nodes[0]._keys())
-        below = [key for key in keys if all(isinstance(node._peek(key), Node) for node in nodes)]
+        below = [key for key in keys if all(_has_entries(node._peek(key)) for node in nodes)]
         same_keys = all(set(node._keys()) == set(keys) for node in nodes)
         if below and same_keys and not any(node._holds_slices for node in nodes):
             try:
@@ -279,3 +295,7 @@ def _maybe_dense(nodes: list[Any], dim: int) -> Any:
                 result._set(key, rest._get(key) if parts is None else _maybe_dense(parts, dim))
             return result
         return lazy_stack(nodes, dim)
+
+
+def _has_entries(value: Any) -> bool:
+    return isinstance(value, Node) and not value._is_opaque

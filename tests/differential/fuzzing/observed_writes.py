@@ -1,0 +1,131 @@
+"""Explained differences of writes, of operations beside unbatched tensors, and of ragged lazy stacks, as data."""
+
+from __future__ import annotations
+
+from fuzzing.predicates import seen
+
+__all__ = ["WRITES"]
+
+RAGGED = "operations of a lazy stack whose elements"
+UNBATCHED = "`UnbatchedTensor` entries of reductions"
+
+WRITES = (
+    # writes
+    seen(
+        "an operation of a tensordict without tensors",
+        calls="update_at_|copy_at_",
+        kind="^result > IndexError",
+        ours="^IndexError: (index tensors of the shapes|index -?\\d+ is out of bounds)",
+        text=r"y = TensorDict\(\{\}",
+    ),
+    seen(
+        "`td.update_at_(source, index)` and `td.set_at_",
+        calls="set_at_",
+        kind="^RuntimeError > result",
+        theirs="Cannot modify locked",
+        text=r"NonTensorStack.*set_at_\(\('\w', '\w'\), .*I\[.*,",
+    ),
+    seen(
+        '`td.set_at_("s", tensor, index)`',
+        calls="update_at_",
+        kind="^result > InPlaceShapeError",
+        ours="a NonTensor(Data|Stack), which cannot take a Tensor in place",
+    ),
+    seen(
+        "a source of another batch size",
+        calls="setitem (value|td)",
+        kind="^RuntimeError > result",
+        theirs="indexed destination TensorDict batch size",
+        text=r"TensorDict\(\{'q'.*batch_size=\[\]\)\)$",
+    ),
+    seen(
+        "`stack.update(source, update_batch_size=True)`",
+        calls="update",
+        kind="^IndexError > result",
+        theirs="Incompatible dim",
+        kinds="^lazy.*class",
+        text="update_batch_size=True",
+    ),
+    seen(
+        '`tc.set_("label", 1.0)`',
+        calls="set",
+        kind="^RuntimeError > result",
+        theirs="Cannot update an existing entry of type .*NonTensorData",
+        kinds="^class",
+        text=r"inplace=True|, True\)$",
+    ),
+    seen(
+        "names of non-tensor values",
+        calls="setitem key|set",
+        kind="^names$",
+        theirs=r"^\(None,\)$",
+        place=r"[.]\w+$",
+        kinds="names",
+        text=r"\['u', 'v'\]",
+    ),
+    # unbatched tensors
+    seen(UNBATCHED, calls="pad_sequence", kind="^(length|batch|names|shape)$", text="UnbatchedTensor"),
+    seen(
+        UNBATCHED,
+        calls="stack_tensors|cat_tensors",
+        kind="^result > RuntimeError",
+        ours="the UnbatchedTensor \\w+ has shape .* incompatible with the batch-size",
+    ),
+    seen(
+        UNBATCHED,
+        calls="(named_)?apply",
+        kind="^result > UnmatchedKeyError",
+        text=r"UnbatchedTensor.*apply\(.*batch_size=",
+    ),
+    seen(
+        "a tensor, an `UnbatchedTensor`, a non-tensor value",
+        kind="^(KeyError|AttributeError|TypeError) > StackError",
+        ours="^StackError: position \\d has an? ",
+    ),
+    seen(
+        "a tensor, an `UnbatchedTensor`, a non-tensor value",
+        kind="^result > (StackError|RuntimeError)",
+        ours="position \\d has an? |is a tensor in (one|some)",
+        text="UnbatchedTensor",
+    ),
+    seen("`UnbatchedTensor`s of different values", ours="is an unbatched tensor, which has one value for all rows"),
+    # ragged lazy stacks and values in them
+    seen(RAGGED, calls="property requires_grad", kind="^value$", theirs="False", ours="True", kinds="^lazy.*ragged"),
+    seen(
+        RAGGED,
+        calls="roll",
+        kind="^result > StackError",
+        ours="Failed to stack|are exclusive",
+        kinds="^lazy.*ragged",
+        text=r"roll\((shifts=)?[^,]*(, inplace=\w+)?\)$",
+    ),
+    seen(
+        "`stack.pack()`",
+        calls="pack",
+        kind="^result > StackError",
+        ours="have different keys",
+        kinds="^lazy.*Values?.*ragged",
+    ),
+    seen(
+        "`lazy.view(2, 2)`",
+        calls="squeeze",
+        kind="^RuntimeError > result",
+        theirs="Cannot call `view` on a lazy stacked",
+        text="NonTensorStack",
+    ),
+    seen(
+        "nested batch sizes after `max`",
+        calls="to",
+        kind="^keys$",
+        theirs=r"^\[\]$",
+        ours=r"^\['list'\]$",
+        text="NonTensorStack.*to\\(.*batch_size=",
+    ),
+    seen(
+        "`td.new_zeros([])` of a tensordict with names",
+        calls="new_tensor",
+        kind="^names$",
+        ours=r"^\((None, ?)*(None)?\)$",
+        text=r"names=\[.*new_tensor\(y",
+    ),
+)
