@@ -126,12 +126,18 @@ def test_a_deleted_value_is_an_error_and_is_not_recreated(store):
     assert not client.exists(store._tree.data(("x",))) and store["n", "y"].tolist() == list(range(10))
 
 
-def test_a_value_that_json_cannot_hold_is_refused_unless_pickles_are_allowed(redis_port):
-    td = TensorDict({"o": NonTensorData({1: (2, 3)}, batch_size=[2]), "x": torch.ones(2)}, [2])
+def test_values_that_json_lacks_are_stored_with_their_types(redis_port):
+    td = TensorDict({"o": NonTensorData({1: (2, torch.Size([3]))}, batch_size=[2]), "x": torch.ones(2)}, [2])
+    store = td.to_store(port=redis_port)
+    assert TensorDictStore.from_store(port=redis_port, td_id=store.td_id)["o"] == {1: (2, torch.Size([3]))}
+
+
+def test_a_value_without_a_json_form_is_refused_unless_pickles_are_allowed(redis_port):
+    td = TensorDict({"o": NonTensorData(range(3), batch_size=[2]), "x": torch.ones(2)}, [2])
     with pytest.raises(TypeError, match=r"'o'.*allow_pickle=True"):
         td.to_store(port=redis_port)
     store = td.to_store(port=redis_port, allow_pickle=True)
-    assert store["o"] == {1: (2, 3)}
+    assert store["o"] == range(3)
     other = TensorDictStore.from_store(port=redis_port, td_id=store.td_id)
     with pytest.raises(ValueError, match="'o' is a pickle"):
         other["o"]

@@ -15,6 +15,7 @@ from typing import Any
 
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
+from tensordict_core.base.json_form import DTYPES, JSON_TAG, NoJsonForm, decode_value, encode_value
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
@@ -48,7 +49,9 @@ from tensordict_core.ops.shape.combine import common_container
 from tensordict_core.torch_api.pytree import register_wrapper
 
 __all__ = [
+    "DTYPES",
     "ENTRY_POINT_GROUP",
+    "JSON_TAG",
     "KEEP",
     "SAME",
     "UNLOCKED",
@@ -63,6 +66,7 @@ __all__ = [
     "MemmapLikeOptions",
     "MemmapOptions",
     "Meta",
+    "NoJsonForm",
     "Node",
     "OpSpec",
     "Primitives",
@@ -83,9 +87,11 @@ __all__ = [
     "check_options",
     "common_container",
     "constant_when_traced",
+    "decode_value",
     "deferred",
     "dense",
     "dense_locked",
+    "encode_value",
     "entries",
     "find_type",
     "html_table",

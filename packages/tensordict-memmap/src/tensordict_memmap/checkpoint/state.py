@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from tensordict_core import TensorCollection, is_tensor_collection
+from tensordict_core.extension import JSON_TAG
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Value, nodes
 from tensordict_memmap.schema.plan import plan
@@ -31,7 +32,6 @@ Path = tuple[str, ...]
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _ARRAYS = frozenset("biufc")
-_TAG = nontensor.TAG
 
 
 def pack(state: Any, name: str) -> tuple[Any, dict[str, Any]]:
@@ -116,14 +116,14 @@ class _Packer:
         if kind is list:
             return self.items(value, path, where)
         if kind is tuple or kind is deque:
-            form = {_TAG: kind.__name__, "items": self.items(value, path, where)}
+            form = {JSON_TAG: kind.__name__, "items": self.items(value, path, where)}
             return form if kind is tuple or value.maxlen is None else {**form, "maxlen": value.maxlen}
         if kind in (dict, OrderedDict, defaultdict):
             return self.mapping(value, path, where)
         if kind is Counter:
-            return {_TAG: "counter", "items": self.pairs(value, path, where, dotted=False)}
+            return {JSON_TAG: "counter", "items": self.pairs(value, path, where, dotted=False)}
         try:
-            return {_TAG: "value", "form": nontensor.encode(value)}
+            return {JSON_TAG: "value", "form": nontensor.encode(value)}
         except nontensor.NoJsonForm as reason:
             raise TypeError(
                 f"{where} is a {kind.__module__}.{kind.__qualname__}, and a checkpoint holds no pickled values "
@@ -132,12 +132,12 @@ class _Packer:
 
     def mapping(self, value: Mapping[Any, Any], path: Path, where: str) -> Any:
         metadata = getattr(value, "_metadata", None)
-        if type(value) is not OrderedDict and _TAG not in value and all(type(key) is str for key in value):
+        if type(value) is not OrderedDict and JSON_TAG not in value and all(type(key) is str for key in value):
             return {
                 key: self.pack(item, path + key_path(key, False), f"{where}[{key!r}]") for key, item in value.items()
             }
         tag = "ordered" if type(value) is OrderedDict else "dict"
-        form = {_TAG: tag, "items": self.pairs(value, path, where, dotted=metadata is not None)}
+        form = {JSON_TAG: tag, "items": self.pairs(value, path, where, dotted=metadata is not None)}
         if metadata is not None:  # the versions of modules, which their load_state_dict looks at
             form["metadata"] = self.pack(metadata, (*path, "metadata"), f"{where}._metadata")
         return form
@@ -164,7 +164,7 @@ class _Packer:
 
     def put(self, kind: str, path: Path, value: Any) -> dict[str, Any]:
         """Store a tensor or tensordict under its place, or under another key if that is taken."""
-        form: dict[str, Any] = {_TAG: kind}
+        form: dict[str, Any] = {JSON_TAG: kind}
         if not self.is_put(path, value):
             number = 0
             while not self.is_put((path[0], f"~{number}"), value):
@@ -227,7 +227,7 @@ class _Unpacker:
             return self.items(form, path)
         if type(form) is not dict:
             return form
-        tag = form.get(_TAG)
+        tag = form.get(JSON_TAG)
         if tag is None:
             return {key: self.unpack(item, path + key_path(key, False)) for key, item in form.items()}
         if tag == "value":

@@ -7,8 +7,7 @@ from math import prod
 
 import torch
 
-DTYPES: dict[str, torch.dtype] = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-"""All dtypes of the installed torch by their canonical names."""
+from tensordict_core.extension import DTYPES
 
 QUANTIZED = frozenset(value for name, value in DTYPES.items() if name.startswith("torch.q"))
 """Dtypes of quantized tensors, whose scale and zero point no file holds. Torch ends the process where it reads bytes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensordict_core import NonTensorData, NonTensorStack
-from tensordict_core.extension import Meta
+from tensordict_core.extension import Meta, NoJsonForm, decode_value, encode_value
 
 __all__ = ["BYTES", "PLAIN", "STACK", "TEXT", "VALUE", "Encoded", "decode", "encode", "text_of"]
 
@@ -26,6 +26,8 @@ VALUE = "__tensordict_non_tensor__"
 
 BYTES = "bytes"
 """Encoding of a value that is ``bytes``, which is stored as it is."""
+TAGGED = "tagged-json"
+"""Encoding of values as JSON in which types that JSON lacks have tags."""
 PLAIN = "plain"
 """Encoding of what a file format returns as a number, as bytes or as an array of NumPy."""
 
@@ -43,13 +45,16 @@ def encode(key: str, node: Any, allow_pickle: bool = False) -> Encoded:
     Args:
         key: The key, for errors.
         node: The non-tensor data.
-        allow_pickle: Whether a value that JSON cannot hold is pickled.
+        allow_pickle: Whether a value is pickled that JSON does not restore exactly. Otherwise tuples, sets, dtypes and
+            the other values of `tensordict_core.extension.encode_value` are stored as JSON with tags.
 
     Raises:
-        TypeError: JSON cannot hold the value, and pickles are not allowed.
+        TypeError: The value has no JSON form either, and pickles are not allowed.
 
     >>> encode("a", NonTensorData({"b": 1}))
     Encoded(content=b'{"b": 1}', attributes={'__tensordict_non_tensor__': {'encoding': 'json'}})
+    >>> encode("a", NonTensorData((1, 2))).content
+    b'{"$": "tuple", "items": [1, 2]}'
     """
     size = [] if node._is_shared else list(node._meta.batch_size)
     flat = [node.data] if node._is_shared else list(node._flat_values())
@@ -68,11 +73,13 @@ def encode(key: str, node: Any, allow_pickle: bool = False) -> Encoded:
     except (TypeError, ValueError, RecursionError):
         pass
     if not allow_pickle:
-        kinds = sorted({type(one).__name__ for one in flat})
-        raise TypeError(
-            f"the value of {key!r}, of type {', '.join(kinds)}, cannot be stored as JSON; "
-            "pass allow_pickle=True to store a pickle, which only trusted readers should load"
-        )
+        try:
+            return Encoded(json.dumps(encode_value(value)).encode(), {VALUE: {"encoding": TAGGED}, **facts})
+        except NoJsonForm as error:
+            raise TypeError(
+                f"the value of {key!r} cannot be stored as JSON: {error}; pass allow_pickle=True to store a pickle, "
+                "which only trusted readers should load"
+            ) from None
     return Encoded(pickle.dumps(value), {VALUE: {"encoding": "pickle"}, **facts})
 
 
@@ -112,14 +119,16 @@ def _loaded(key: str, content: Any, encoding: Any, allow_pickle: bool) -> Any:
         return pickle.loads(content)
     if encoding == BYTES:
         return bytes(content)
-    if encoding != "json":
+    if encoding not in ("json", TAGGED):
         raise ValueError(
-            f"the value of {key!r} has the unknown encoding {encoding!r}; it should be 'json', 'bytes' or 'pickle'"
+            f"the value of {key!r} has the unknown encoding {encoding!r}; it should be 'json', {TAGGED!r}, 'bytes' or "
+            "'pickle'"
         )
     try:
-        return json.loads(content)
+        value = json.loads(content)
+        return decode_value(value) if encoding == TAGGED else value
     except ValueError as error:
-        raise ValueError(f"the value of {key!r} is damaged: it is not JSON ({error}); write the entry again") from None
+        raise ValueError(f"the value of {key!r} is damaged ({error}); write the entry again") from None
 
 
 def text_of(value: Any) -> str:
