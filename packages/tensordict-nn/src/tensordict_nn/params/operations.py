@@ -7,13 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tensordict_core import TensorDict
-from tensordict_core.extension import SAME, TensorCollection, TensorDictBase, is_compiling, operations
+from tensordict_core.extension import (
+    SAME,
+    Index,
+    TensorCollection,
+    TensorDictBase,
+    entries,
+    is_compiling,
+    may_fuse,
+    operations,
+)
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained
 
-__all__ = ["add_operations", "pairs_of_leaves"]
+__all__ = ["add_operations", "pairs_of_leaves", "plan_write"]
 
 
 def _method(name: str, around: Callable[..., Any]) -> Any:
@@ -97,6 +106,22 @@ def pairs_of_leaves(params: Any, other: Any) -> tuple[list[Tensor], list[Tensor]
     if mine.keys() != theirs.keys() or any([isinstance(value, TensorCollection) for value in theirs.values()]):
         return None
     return list(mine.values()), [theirs[key] for key in mine]
+
+
+def plan_write(params: Any, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
+    """Plan an update in place as other nodes do, but the usual values together: plain tensors, for whole parameters."""
+    is_plain = type(source) is dict or type(source) is TensorDict
+    if is_plain and index is None and not params._get_hooks and may_fuse():
+        table = source if type(source) is dict else entries(source)
+        source, leaf_of = {}, params._parameters.get
+        for key, value in table.items():
+            leaf = leaf_of(key)
+            if type(leaf) is nn.Parameter and type(value) is Tensor:
+                new = value.detach() if value.requires_grad else value
+                plan.add((*prefix, key) if prefix else key, leaf.detach(), new)
+            else:
+                source[key] = value
+    TensorDictBase._plan_write(params, index, source, plan, prefix)
 
 
 def add_operations(cls: type[Any]) -> None:

@@ -34,7 +34,7 @@ from tensordict_core.extension import (
 from tensordict_nn import errors
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
 from tensordict_nn.params.mapped import file_among, warn_of_file
-from tensordict_nn.params.operations import add_operations, pairs_of_leaves
+from tensordict_nn.params.operations import add_operations, pairs_of_leaves, plan_write
 from tensordict_nn.params.state import check_names, load_unbatched, save_unbatched
 
 __all__ = ["TensorDictParams"]
@@ -234,8 +234,8 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def _peek(self, key: str) -> Any:
         return dict(self._items()).get(key) if self._get_hooks else self._get(key)
 
-    def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
-        return pairs_of_leaves(self, other)
+    _pairs = pairs_of_leaves
+    _plan_write = plan_write
 
     def _set(self, key: str, value: Any) -> None:
         if is_leaf_tensor(value):
@@ -245,7 +245,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     def _plan_leaf(self, path: NestedKey, key: str, leaf: Tensor, index: Index | None, value: Any, plan: Any) -> None:
         # the same memory without gradients, so that autograd does not record the write
-        value = value.detach() if isinstance(value, Tensor) else value
+        value = value.detach() if isinstance(value, Tensor) and value.requires_grad else value
         super()._plan_leaf(path, key, leaf.detach(), index, value, plan)
 
     def _del(self, key: str) -> None:
