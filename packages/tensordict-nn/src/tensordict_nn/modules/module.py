@@ -41,7 +41,10 @@ __all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step", 
 
 # The attributes that a call depends on, see `form`.
 _FORM_ATTRIBUTES = frozenset(
-    ("_in_keys", "_out_keys", "_out_keys_source", "_arguments", "inplace", "method", "strict", "_lent", "forward")
+    (
+        *("_in_keys", "_out_keys", "in_keys", "out_keys", "_out_keys_source", "_arguments", "inplace", "method"),
+        *("method_kwargs", "strict", "_lent", "forward"),
+    )
 )
 _POLICIES = "True, False or 'empty'"
 
@@ -81,6 +84,9 @@ class TensorDictModule(TensorDictModuleBase):
     tensor([0.])
     """
 
+    _arguments: list[str] | None
+    _get_kwargs: dict[str, Any]
+    _method_kwargs: dict[str, Any]
     _lent = False
     """Whether `method_kwargs` was returned to users, who may change it in place."""
 
@@ -102,9 +108,9 @@ class TensorDictModule(TensorDictModuleBase):
             raise errors.not_callable(module)
         if inplace not in (True, False, None, "empty"):
             raise errors.bad_inplace(inplace, _POLICIES)
-        self._arguments: list[str] | None = None
+        arguments: list[str] | None = None
         if isinstance(in_keys, dict):
-            self.in_keys, self._arguments = _mapping(in_keys, out_to_in_map is not False)
+            self.in_keys, arguments = _mapping(in_keys, out_to_in_map is not False)
         else:
             if out_to_in_map is not None:
                 warnings.warn(
@@ -121,7 +127,8 @@ class TensorDictModule(TensorDictModuleBase):
         self.method = method
         self.method_kwargs = method_kwargs
         self.strict = strict
-        self._get_kwargs = get_kwargs or {}
+        # not by an assignment, for which a module takes two microseconds
+        self.__dict__.update(_arguments=arguments, _get_kwargs=get_kwargs or {})
         self._update_form()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -161,7 +168,7 @@ class TensorDictModule(TensorDictModuleBase):
 
     @in_keys.setter
     def in_keys(self, value: Any) -> None:
-        self._in_keys = as_keys(value)
+        self.__dict__["_in_keys"] = as_keys(value)
 
     @property
     def out_keys(self) -> Keys:
@@ -174,7 +181,7 @@ class TensorDictModule(TensorDictModuleBase):
 
     @out_keys.setter
     def out_keys(self, value: Any) -> None:
-        self._out_keys = as_keys(value)
+        self.__dict__["_out_keys"] = as_keys(value)
 
     @property
     def method_kwargs(self) -> dict[str, Any]:
@@ -190,8 +197,7 @@ class TensorDictModule(TensorDictModuleBase):
 
     @method_kwargs.setter
     def method_kwargs(self, value: dict[str, Any] | None) -> None:
-        self._method_kwargs = value or {}
-        self._lent = bool(value)
+        self.__dict__.update(_method_kwargs=value or {}, _lent=bool(value))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `forward` and the hooks."""

@@ -21,6 +21,29 @@ from tensordict_nn.modules.skipping import may_skip, skips
 __all__ = ["TensorDictSequential"]
 
 
+_READ, _WRITTEN = TensorDictModule.in_keys, TensorDictModule.out_keys
+
+
+def keys_read(module: Any) -> Keys:
+    """Return the ``in_keys`` of a module, flat; as they are stored, without the list that reports changes.
+
+    >>> from tensordict_nn import TensorDictModule
+    >>> keys_read(TensorDictModule(abs, ["x"], ["y"]))
+    ['x']
+    """
+    return as_keys(module._in_keys if getattr(type(module), "in_keys", None) is _READ else module.in_keys)
+
+
+def keys_written(module: Any) -> Keys:
+    """Return the ``out_keys`` of a module, as `keys_read` returns those that it reads.
+
+    >>> from tensordict_nn import TensorDictModule
+    >>> keys_written(TensorDictModule(abs, ["x"], ["y"]))
+    ['y']
+    """
+    return as_keys(module._out_keys if getattr(type(module), "out_keys", None) is _WRITTEN else module.out_keys)
+
+
 def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
     """Return the keys that modules in a row read and no earlier one writes, and the keys that they write.
 
@@ -31,8 +54,10 @@ def chained_keys(modules: Sequence[Any]) -> tuple[Keys, Keys]:
     in_keys: dict[Any, None] = {}
     out_keys: dict[Any, None] = {}
     for module in modules:
-        in_keys.update((key, None) for key in as_keys(module.in_keys) if key not in out_keys)
-        for key in dict.fromkeys(as_keys(module.out_keys)):
+        for key in keys_read(module):
+            if key not in out_keys:
+                in_keys[key] = None
+        for key in keys_written(module):
             out_keys.pop(key, None)  # a key takes the place of the last module that writes it
             out_keys[key] = None
     return list(in_keys), list(out_keys)
@@ -116,6 +141,8 @@ class TensorDictSequential(TensorDictModule):
 
     @staticmethod
     def _as_module(module: Any) -> Any:
+        if isinstance(module, TensorDictModule):
+            return module
         compatible = TensorDictModuleBase.is_tdmodule_compatible(module)
         if compatible and isinstance(module, nn.Module):
             return module
@@ -374,22 +401,22 @@ class TensorDictSequential(TensorDictModule):
                     module = _part(module, in_keys=list(known))
                 except ValueError:
                     continue
-            elif not all(_covers(key, known) for key in as_keys(module.in_keys)):
+            elif not all(_covers(key, known) for key in keys_read(module)):
                 continue
             kept.append((name, module))
-            known.update(dict.fromkeys(as_keys(module.out_keys)))
+            known.update(dict.fromkeys(keys_written(module)))
         return kept
 
     @staticmethod
     def _backward(modules: list[Any], wanted: dict[Any, None]) -> list[Any]:
         kept = []
         for name, module in reversed(modules):
-            if not any(_covers(key, wanted) or _covers_any(key, wanted) for key in as_keys(module.out_keys)):
+            if not any(_covers(key, wanted) or _covers_any(key, wanted) for key in keys_written(module)):
                 continue
             if isinstance(module, TensorDictSequential):
                 module = _part(module, out_keys=list(wanted))
             kept.append((name, module))
-            wanted.update(dict.fromkeys(as_keys(module.in_keys)))
+            wanted.update(dict.fromkeys(keys_read(module)))
         return kept[::-1]
 
 
