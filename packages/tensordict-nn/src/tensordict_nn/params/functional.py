@@ -67,12 +67,14 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
             if value is not None:
                 table[name] = value
     nodes = []
+    is_new = True
     if modules:
         for name, child in modules.items():
             if child is None:
                 continue
             if isinstance(child, TensorDictParams):  # a tensordict already, which sees later changes of the module
                 table[name] = child
+                is_new = False
                 continue
             node = _node(child, filter_empty, lock)
             if node is not None:
@@ -82,9 +84,7 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
         return None
     if not lock:
         return dense(table, _META)
-    if len(nodes) < len(modules) and any(isinstance(child, TensorDictParams) for child in modules.values()):
-        return dense(table, _META).lock_()
-    return dense_locked(table, _META, nodes)
+    return dense_locked(table, _META, nodes) if is_new else dense(table, _META).lock_()
 
 
 def _warn_of_packed(module: nn.Module) -> None:
