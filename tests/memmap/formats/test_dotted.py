@@ -9,11 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordict_core import NonTensorData, TensorDict, lazy_stack
-from tensordict_memmap import from_safetensors, load_memmap, to_safetensors
+from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict, lazy_stack
+from tensordict_memmap import MemoryMappedTensor, from_safetensors, load_memmap, to_safetensors
 from tensordict_memmap.formats.safetensors import dotted_names as dotted
-from tensordict_memmap.formats.safetensors.describe import RECORD
+from tensordict_memmap.formats.safetensors.describe import RECORD, describe
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, keys_of
+from tensordict_memmap.formats.safetensors.plain import describe_plain
+from tensordict_memmap.schema.plan import plan
 
 
 def header_of(path):
@@ -211,3 +213,45 @@ def test_each_tensor_is_under_the_key_of_its_name_and_none_is_lost(names):
 def test_a_name_of_many_parts_is_a_key():
     name = ".".join("a" * 100_000)
     assert keys(by_names({name: leaf(1)})) == [name]
+
+
+def test_plain_tensordicts_are_described_as_by_their_schema():
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    td = TensorDict({"a": torch.arange(3.0), "b": {"c": weight, "d": {"e": torch.zeros(())}}, "f": torch.ones(2)})
+    plain, pack = describe_plain(td), describe(plan(td))
+    first, second = plain.layout(), pack.layout()
+    assert [form.text for form in first.forms] == [form.text for form in second.forms]
+    assert first._replace(forms=()) == second._replace(forms=()) and first.keys[2] == ("b", "d", "e")
+    assert plain.metadata(plain.names) == pack.metadata(plain.names)
+
+
+@pytest.mark.parametrize(
+    "more",
+    {
+        "batch size": lambda td: td.set("x", TensorDict({"y": torch.ones(3)}, [3])),
+        "names": lambda td: td.set("x", TensorDict({"y": torch.ones(3)}, [3], names=["time"])),
+        "empty node": lambda td: td.set("x", TensorDict()),
+        "value": lambda td: td.set_non_tensor("x", 1),
+        "lazy stack": lambda td: td.set("x", LazyStackedTensorDict(TensorDict(), TensorDict())),
+        "tied": lambda td: td.set("x", td["a"]),
+        "transposed": lambda td: td.set("x", torch.ones(2, 3).T),
+        "empty": lambda td: td.set("x", torch.ones(0)),
+        "other width": lambda td: td.set("x", torch.ones(3, dtype=torch.float64)),
+        "complex": lambda td: td.set("x", torch.ones(3, dtype=torch.complex128)),
+        "negative": lambda td: td.set("x", torch._neg_view(torch.ones(3))),
+        "sparse": lambda td: td.set("x", torch.ones(3).to_sparse()),
+        "meta": lambda td: td.set("x", torch.ones(3, device="meta")),
+        "nested": lambda td: td.set("x", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
+        "jagged": lambda td: td.set("x", torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged)),
+        "mapped": lambda td: td.set("x", MemoryMappedTensor.from_tensor(torch.ones(3))),
+        "dot": lambda td: td.set("x.y", torch.ones(3)),
+        "not in ASCII": lambda td: td.set("é", torch.ones(3)),
+        "metadata": lambda td: td.set("__metadata__", torch.ones(3)),
+    }.items(),
+    ids=lambda more: more[0],
+)
+def test_only_plain_tensordicts_are_described_without_a_schema(more):
+    td = TensorDict({"a": torch.arange(3.0)})
+    assert describe_plain(td) is not None
+    more[1](td)
+    assert describe_plain(td) is None

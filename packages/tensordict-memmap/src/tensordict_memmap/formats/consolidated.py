@@ -184,7 +184,7 @@ class _Parser:
             if not name.startswith((VALUES, OFFSETS, LENGTHS)):
                 inner = (*key, name)
                 tensor = self.tensor(about, inner)
-                made[name] = Leaf(inner, "", tensor.dtype, tensor.shape, "strided", tensor)
+                made[name] = Leaf(inner, "", tensor.dtype, tensor.shape, tensor)
             elif name.startswith(VALUES):
                 real = name.removeprefix(VALUES)
                 made[real] = self.jagged(table, real, (*key, real))
@@ -198,7 +198,9 @@ class _Parser:
             made = self.checked_jagged(flat, offsets, None if lengths is None else self.tensor(lengths, key), ragged)
         except (KeyError, TypeError, RuntimeError, IndexError) as error:
             raise self.damaged(key, f"its parts do not form a jagged tensor ({error})") from None
-        return Leaf(key, "", flat.dtype, (len(offsets) - 1, flat.ndim), "jagged", made, ragged=ragged)
+        leaf = Leaf(key, "", flat.dtype, (len(offsets) - 1, flat.ndim), made)
+        leaf.layout, leaf.ragged = "jagged", ragged
+        return leaf
 
     @staticmethod
     def checked_jagged(

@@ -21,7 +21,7 @@ from tensordict_memmap.engine.sources import FileRange, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.detect import SAFETENSORS
-from tensordict_memmap.formats.safetensors.describe import describe
+from tensordict_memmap.formats.safetensors.describe import Pack, describe
 from tensordict_memmap.formats.safetensors.header import (
     ENDING,
     INDEX_ENDING,
@@ -30,6 +30,7 @@ from tensordict_memmap.formats.safetensors.header import (
     SINGLE_NAME,
     dump_header,
 )
+from tensordict_memmap.formats.safetensors.plain import PlainPack, describe_plain
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.saving.job import Run, Writer, save
@@ -96,18 +97,24 @@ class SafetensorsWriter(Writer):
         if self.path.endswith(INDEX_ENDING):
             raise ValueError(f"{path} is the index of shards, and a save names the whole; end the path with {ENDING}")
         self.is_folder = options.shard_size is not None
-        schema = plan_to_save(data)
-        if not (options.copy_existing or options.like):
-            for leaf in leaves(schema):
-                refuse_mapped(leaf, self.path)
-        self.pack = describe(schema)
+        self.pack = (None if self.is_folder else describe_plain(data)) or self._described()
         self.sizes = [form.nbytes for form in self.pack.forms]
         self.total = 0 if options.like else sum(self.sizes)
         self.opened: Any = None
         self.save_id: str | None = None
 
+    def _described(self) -> Pack:
+        schema = plan_to_save(self.data)
+        if not (self.options.copy_existing or self.options.like):
+            for leaf in leaves(schema):
+                refuse_mapped(leaf, self.path)
+        return describe(schema)
+
     def hold(self) -> None:
         """Keep the memory of all tensors as it is now."""
+        if isinstance(self.pack, PlainPack):
+            self.pack.sources = list(map(detached, self.pack.sources))
+            return
         for leaf in self.pack.leaves:
             if leaf.stacked is not None:
                 leaf.stacked = Stacked(list(map(detached, leaf.stacked.parts)), leaf.stacked.dim)
@@ -130,6 +137,7 @@ class SafetensorsWriter(Writer):
         for number, (name, shard) in enumerate(zip(names, shards, strict=True)):
             files.append(self._file(f"{folder}/{name}", shard, first=number == 0))
         if len(names) > 1:
+            assert isinstance(self.pack, Pack)
             tensors = [leaf.file for leaf in self.pack.leaves]
             places = {tensors[one]: name for name, shard in zip(names, shards, strict=True) for one in shard}
             index = orjson.dumps({"metadata": {"total_size": self.total, SAVE_ID: self.save_id}, "weight_map": places})
@@ -140,10 +148,8 @@ class SafetensorsWriter(Writer):
 
     def _file(self, path: str, part: range | None, *, first: bool = True) -> FileWrite:
         """Return one file of all tensors, or of some; the first holds the structure."""
-        rows, forms, ends, addresses = self.pack.layout(part)
-        names, keys = [leaf.file for leaf in rows], [leaf.key for leaf in rows]
+        names, keys, sources, forms, ends, addresses = self.pack.layout(part)
         sizes = [form.nbytes for form in forms]
-        sources = [leaf.source if leaf.stacked is None else leaf.stacked for leaf in rows]
         ranges, alone = file_ranges(keys, sources, addresses, [0, *ends[:-1]], sizes)
         metadata = self.pack.metadata(names if part is None else None) if first else {"format": "pt"}
         if self.save_id is not None:

@@ -63,9 +63,11 @@ class Stacked:
     dim: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Leaf:
     """A tensor.
+
+    What few leaves have is set afterwards, and is a default of the class until then, so that thousands take less time.
 
     Args:
         key: Its nested key.
@@ -73,10 +75,12 @@ class Leaf:
             name of a tensor within one file.
         dtype: Its dtype.
         shape: Its shape; of a nested tensor the number of components and of their dimensions.
-        layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
         source: The tensor to write, or the view of a parsed file; None where the file of the leaf is opened later.
-        alias: The ``file`` of the leaf that has the same memory (tied weights).
         address: The address of its bytes in memory, if they are those that a file stores; else 0.
+
+    Attributes:
+        layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
+        alias: The ``file`` of the leaf that has the same memory (tied weights).
         ragged: The dimension of a jagged tensor that differs between components.
         shapes_file: Where its format stores the shapes of the components of a nested tensor.
         stacked: The tensors to write stacked in the place of one ``source``.
@@ -87,14 +91,14 @@ class Leaf:
     file: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    layout: str = "strided"
     source: torch.Tensor | None = None
-    alias: str | None = None
     address: int = 0
-    ragged: int = 1
-    shapes_file: str = ""
-    unbatched: bool = False
-    stacked: Stacked | None = None
+    layout: str = field(default="strided", init=False)
+    alias: str | None = field(default=None, init=False)
+    ragged: int = field(default=1, init=False)
+    shapes_file: str = field(default="", init=False)
+    unbatched: bool = field(default=False, init=False)
+    stacked: Stacked | None = field(default=None, init=False)
 
     @property
     def nbytes(self) -> int:

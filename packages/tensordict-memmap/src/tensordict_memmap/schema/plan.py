@@ -165,6 +165,9 @@ def check_source(leaf: Leaf, *, like: bool = False) -> None:
         )
 
 
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
 def _plan_dense(td: Any, key: Path) -> Dense:
     meta = td._meta
     node = Dense(key, "", tuple(meta.batch_size), meta.names, origin=td)
@@ -172,7 +175,12 @@ def _plan_dense(td: Any, key: Path) -> Dense:
     last, is_complex = None, False
     for name, value in td._items():
         path = key + (name,)  # noqa: RUF005  # half the time of unpacking
-        if isinstance(value, torch.Tensor) and type(value) is not UnbatchedTensor:
+        kind = type(value)
+        if kind is UnbatchedTensor:
+            tensor = value.tensor
+            leaf = entries[name] = Leaf(path, "", tensor.dtype, tensor.shape, tensor)
+            leaf.unbatched = True
+        elif kind in _PLAIN or isinstance(value, torch.Tensor):
             if value.is_nested:
                 entries[name] = _plan_nested(value, path)
                 continue
@@ -185,10 +193,7 @@ def _plan_dense(td: Any, key: Path) -> Dense:
                     address = value.data_ptr()
             except RuntimeError:  # a tensor that is not strided, or has no memory of its own
                 pass
-            entries[name] = Leaf(path, name, dtype, value.shape, "strided", value, None, address)
-        elif type(value) is UnbatchedTensor:
-            tensor = value.tensor
-            entries[name] = Leaf(path, "", tensor.dtype, tensor.shape, source=tensor, unbatched=True)
+            entries[name] = Leaf(path, name, dtype, value.shape, value, address)
         else:
             entries[name] = plan(value, path)
     return node
@@ -213,7 +218,9 @@ def _plan_nested(tensor: torch.Tensor, key: Path) -> Leaf:
     ragged = next(dim for dim in range(1, tensor.dim()) if not isinstance(tensor.shape[dim], int)) if jagged else 1
     source = tensor.transpose(1, ragged) if ragged != 1 else tensor
     shape = (tensor.size(0), tensor.dim() - 1)
-    return Leaf(key, "", tensor.dtype, shape, "jagged" if jagged else "nested", source, ragged=ragged)
+    leaf = Leaf(key, "", tensor.dtype, shape, source)
+    leaf.layout, leaf.ragged = "jagged" if jagged else "nested", ragged
+    return leaf
 
 
 def _plan_value(td: Any, key: Path) -> Value:

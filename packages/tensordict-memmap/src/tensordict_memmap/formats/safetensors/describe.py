@@ -43,7 +43,7 @@ from tensordict_memmap.schema.node import (
 )
 from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address
 
-__all__ = ["RECORD", "VERSION", "Layout", "Pack", "describe", "stored"]
+__all__ = ["RECORD", "VERSION", "Forms", "Layout", "Pack", "are_plain", "describe", "stored"]
 
 RECORD = "tensordict"
 """The name of the structure in the metadata of a file."""
@@ -60,13 +60,17 @@ class Layout(NamedTuple):
     """Tensors in a row, without gaps.
 
     Args:
-        leaves: In the order of their bytes; ``file`` is the name of each.
+        names: In the order of their bytes.
+        keys: Their nested keys.
+        sources: Tensors, or `Stacked` ones.
         forms: The dtype and shape that the file gives each.
         ends: Where the bytes of each end; those of the first start at 0.
         addresses: The address of each in memory, if its bytes there are those of the file; else 0.
     """
 
-    leaves: Sequence[Leaf]
+    names: Sequence[str]
+    keys: Sequence[Path]
+    sources: Sequence[Any]
     forms: Sequence[Form]
     ends: Sequence[int]
     addresses: Sequence[int]
@@ -105,9 +109,11 @@ class Pack:
             order = sorted(range(len(forms)), key=list(map(rank.__getitem__, forms)).__getitem__)
             leaves, forms = [leaves[n] for n in order], [forms[n] for n in order]
             addresses = [addresses[n] for n in order]
-        return Layout(leaves, forms, list(accumulate([form.nbytes for form in forms])), addresses)
+        names, keys = [leaf.file for leaf in leaves], [leaf.key for leaf in leaves]
+        sources = [leaf.source if leaf.stacked is None else leaf.stacked for leaf in leaves]
+        return Layout(names, keys, sources, forms, list(accumulate([form.nbytes for form in forms])), addresses)
 
-    def metadata(self, names: list[str] | None) -> dict[str, str]:
+    def metadata(self, names: Sequence[str] | None) -> dict[str, str]:
         """Return the texts about the file: those that other libraries look for, the structure, and the digest.
 
         Args:
@@ -206,7 +212,7 @@ class _Namer:
         self.rows: list[Leaf] = []
         self.nested: list[tuple[Leaf, Leaf, Leaf]] = []
         self.pickled: list[tuple[dict[str, Any], Leaf]] = []
-        self.forms = _Forms()
+        self.forms = Forms()
 
     def node(self, node: Node, start: str) -> None:
         self.pack.dotted &= isinstance(node, Dense)
@@ -306,14 +312,10 @@ class _Namer:
         """Return whether all tensors could be added as they are, with their joined keys for names."""
         rows, pack = self.rows, self.pack
         names, addresses = [leaf.file for leaf in rows], [leaf.address for leaf in rows]
-        if 0 in addresses or len(set(addresses)) < len(rows):
-            return False
-        if METADATA in names or not "".join(names).isascii():
+        forms = list(map(self.forms.__getitem__, map(_dtype_and_shape, rows)))
+        if not are_plain(names, addresses, self.forms):
             return False
         if not pack.dotted and len(set(names)) < len(names):  # keys without dots have different joined keys
-            return False
-        forms = list(map(self.forms.__getitem__, map(_dtype_and_shape, rows)))
-        if not _REAL.issuperset(dtype for dtype, _ in self.forms):
             return False
         pack.leaves, pack.addresses, pack.forms = rows, addresses, forms
         return True
@@ -353,7 +355,18 @@ class _Namer:
 _dtype_and_shape = attrgetter("dtype", "shape")
 
 
-class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
+def are_plain(names: Sequence[str], addresses: Sequence[int], forms: Forms) -> bool:
+    """Return whether a file can hold tensors as they are in memory, under their names and none of them twice."""
+    return (
+        0 not in addresses
+        and len(set(addresses)) == len(names)
+        and METADATA not in names
+        and "".join(names).isascii()
+        and _REAL.issuperset(dtype for dtype, _ in forms)
+    )
+
+
+class Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
     """The form of each pair of a tensor's own dtype and of its shape in the file, made once."""
 
     def __missing__(self, pair: tuple[torch.dtype, tuple[int, ...]]) -> Form:
@@ -387,7 +400,8 @@ def _stacked(parts: Sequence[Any], dim: int, key: Path) -> Dense:
             shape = stored(first.source).shape  # type: ignore[arg-type]  # planned leaves have one
             source = Stacked([stored(one.source) for one in column], dim)
             stacked_shape = (*shape[:dim], len(parts), *shape[dim:])
-            node.entries[name] = Leaf((*key, name), "", first.dtype, stacked_shape, stacked=source)
+            leaf = node.entries[name] = Leaf((*key, name), "", first.dtype, stacked_shape)
+            leaf.stacked = source
         else:
             node.entries[name] = _stacked(column, dim, (*key, name))
     return node

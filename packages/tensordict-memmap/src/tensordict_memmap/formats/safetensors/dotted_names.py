@@ -18,7 +18,7 @@ from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
 from tensordict_memmap.schema.node import Dense, Path
 
-__all__ = ["DIGEST", "by_names", "digest", "follows", "keys_of", "size_of_all"]
+__all__ = ["DIGEST", "are_parts", "by_names", "digest", "follows", "keys_of", "size_of_all"]
 
 DIGEST = "tensordict_dotted"
 """The name of the digest in the metadata of a file."""
@@ -53,15 +53,17 @@ def follows(node: Dense, start: str, size: tuple[int, ...]) -> bool:
     >>> [follows(Dense((), "", (), entries={name: inner}), "", ()) for name in ("a", "a.b")]
     [True, False]
     """
-    names = node.entries
-    return (
-        node.names is None
-        and node.batch_size == size
-        and bool(names)
-        and all(names)
-        and "." not in "".join(names)
-        and start.count(".") < _DEEPEST
-    )
+    return node.names is None and node.batch_size == size and are_parts(node.entries, start)
+
+
+def are_parts(names: Collection[str], start: str) -> bool:
+    """Return whether the joined keys of entries can be split into their parts again.
+
+    Args:
+        names: The names of the entries of a node.
+        start: The joined key of the node, and a dot behind it; empty for the root.
+    """
+    return bool(names) and all(names) and "." not in "".join(names) and start.count(".") < _DEEPEST
 
 
 def size_of_all(record: str, tensors: Mapping[str, torch.Tensor], found: str) -> torch.Size | None:
