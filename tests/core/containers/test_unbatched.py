@@ -167,6 +167,18 @@ def test_equal_ones_are_stacked_to_one():
     assert torch.compile(lambda td: torch.stack([td, td.clone()]), backend="eager")(td)["u"].tolist()[0] == 1
 
 
+@pytest.mark.cuda
+def test_those_on_a_gpu_are_compared_except_while_a_graph_is_recorded():
+    td = make().to("cuda")
+    assert torch.stack([td, td.clone(), td.clone()])["u"].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(RuntimeError, match="key 'u' is an unbatched tensor"):
+        torch.stack([td, td.clone(), td + 1])
+    other = td.clone()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        result = torch.stack([td, other])
+    assert result["u"].tolist() == [0, 1, 2, 3, 4]
+
+
 def test_it_is_combined_with_nothing_else():
     values = {
         "u": UnbatchedTensor(torch.ones(3)),

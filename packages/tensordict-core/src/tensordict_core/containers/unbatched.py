@@ -41,6 +41,9 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
     It behaves like the tensor that it holds: functions of ``torch`` and methods run on that tensor, and tensors in
     their results are unbatched tensors of the same batch size.
 
+    Tensordicts of equal unbatched tensors are stacked to one that holds that of the first. Those of different values
+    have no dense stack, and `lazy_stack` keeps each.
+
     Args:
         data: The tensor, or numeric data to convert to one.
         batch_size: The batch size; replaced by that of a tensordict that stores the object.
