@@ -199,3 +199,12 @@ def test_a_failed_rename_keeps_the_entry():
 def test_a_flat_key_is_split_from_the_left(key, path):
     separator = ".." if ".." in key else "."
     assert list(TensorDict({key: 1}).unflatten_keys(separator).keys(True, True)) == [path]
+
+
+@pytest.mark.parametrize(
+    "td", [TensorDict({"a": 1}), TensorDict({}), lazy_stack([TensorDict({"a": 1}), TensorDict({})])]
+)
+def test_a_separator_that_is_no_string_is_refused(td):
+    for call in (td.flatten_keys, td.unflatten_keys):
+        with pytest.raises(TypeError, match="separator is a string, got None"):
+            call(None)

@@ -407,7 +407,7 @@ OBSERVED = (
     seen("`td.update_(source)` and", calls="copy_|update_", kind="result > InPlaceShapeError"),
     seen("`td.update_(source)` and", calls="copy_|update_", kind="^result > Run", ours="batch dimension mismatch"),
     seen(
-        "`td.expand_as(other)` and `td.apply(fn, other)`",
+        "`td.expand_as(other)`, `td.apply(fn, other)`",
         calls="expand_as",
         kind="KeyError > result",
         theirs="not found in",

@@ -221,7 +221,7 @@ RARE = (
         text="keys_to_update=",
     ),
     seen(
-        "`td.expand_as(other)` and `td.apply(fn, other)`",
+        "`td.expand_as(other)`, `td.apply(fn, other)`",
         calls="(named_)?apply_?",
         kind="KeyError > result",
         theirs="not found in TensorDict",
@@ -274,7 +274,9 @@ RARE = (
         text="NonTensorStack",
     ),
     seen('`tc.get_at("label", index)`', calls="get_at", kind="kind|value", theirs="^'.'$", kinds="class"),
-    seen("a negative `dim` of", calls="sum|prod|nansum|mean|amax|amin|max|min", kind="shape", text=r"-\d.*reduce="),
+    seen(
+        "a negative `dim` of", calls="sum|prod|nansum|mean|amax|amin|max|min", kind="shape|values", text=r"-\d.*reduce="
+    ),
     seen("the locks of results of `pow", calls="pow", kind="locked", theirs="True", kinds="lazy.*locked", text=MORE),
     seen("`td.unflatten(dim, size)`", calls="unflatten", kind="batch|names|length", place="[.]", text="NonTensorStack"),
     seen("`lazy.narrow(...)`", calls="narrow", kind="length", place="[.]list", kinds="^lazy.*Value"),

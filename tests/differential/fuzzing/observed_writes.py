@@ -1,4 +1,4 @@
-"""Explained differences of writes, of operations beside unbatched tensors, and of ragged lazy stacks, as data."""
+"""Explained differences of writes, shapes, unbatched tensors and ragged lazy stacks, as data."""
 
 from __future__ import annotations
 
@@ -61,9 +61,52 @@ WRITES = (
         theirs=r"^\(None,\)$",
         place=r"[.]\w+$",
         kinds="names",
-        text=r"\['u', 'v'\]",
+        text=r"\['u', 'v'",
+    ),
+    seen(
+        "an index of more dimensions than the batch",
+        calls="set_at_",
+        kind="^result > IndexCountError",
+        ours="td.batch_dims==0",
+        kinds="nested",
+    ),
+    seen(
+        '`tc.set("x", None, inplace=True)`',
+        calls="set",
+        kind="^RuntimeError > result",
+        theirs="with a value of type <class 'NoneType'>",
+        kinds="^class",
+    ),
+    seen(
+        '`td.rename_key_("b", ("n", "b"))`',
+        calls="rename_key_",
+        kind="^result > RuntimeError",
+        ours="batch dimension mismatch",
+    ),
+    seen(
+        "`td.expand_as(other)`, `td.apply(fn, other)`",
+        calls="new_tensor",
+        kind="^KeyError > result",
+        theirs="not found in TensorDict with keys",
+        kinds="nested",
+        text=r"TensorDict\(\{\}",
+    ),
+    seen(
+        "`td.prod(keepdim=True)`",
+        calls="prod",
+        kind="^RuntimeError > result",
+        theirs="unsqueezing is allowed for dims",
+        kinds="nested",
+        text="keepdim|True",
     ),
     # unbatched tensors
+    seen(
+        UNBATCHED,
+        calls="cumm(ax|in)",
+        kind="^RuntimeError > result",
+        theirs="must have same number of dimensions",
+        text="UnbatchedTensor.*reduce=",
+    ),
     seen(UNBATCHED, calls="pad_sequence", kind="^(length|batch|names|shape)$", text="UnbatchedTensor"),
     seen(
         UNBATCHED,
@@ -90,6 +133,28 @@ WRITES = (
     ),
     seen("`UnbatchedTensor`s of different values", ours="is an unbatched tensor, which has one value for all rows"),
     # ragged lazy stacks and values in them
+    seen(
+        RAGGED,
+        calls="del_|delete",
+        kind="^KeyError > result",
+        theirs="not found in any of the stacked",
+        kinds="^lazy.*ragged",
+    ),
+    seen(
+        "`td.separates(key, strict=False)`",
+        calls="separates",
+        kind="^rows$",
+        theirs=r"^\[''\]$",
+        kinds="lazy.*ragged",
+        text="default=",
+    ),
+    seen(
+        "the locks of results of `pow",
+        calls="merge_tensordicts",
+        kind="^locked$",
+        theirs="True",
+        kinds="^params.*locked",
+    ),
     seen(RAGGED, calls="property requires_grad", kind="^value$", theirs="False", ours="True", kinds="^lazy.*ragged"),
     seen(
         RAGGED,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Difference", "Outcome", "describe", "differences"]
+__all__ = ["Broken", "Difference", "Leaf", "Outcome", "Tree", "describe", "differences", "rows"]
 
 _SAME_NAME = {"_SubTensorDict": "SubTensorDict", "TensorDictView": "SubTensorDict", "_LockedNonTensorStack": ""}
 
@@ -262,7 +262,7 @@ def _other_layout(theirs: Tree, ours: Tree, place: str) -> Iterator[Difference]:
         yield Difference(f"{place}.stack_dim", "value", str(_layout(theirs)), str(_layout(ours)))
     if theirs.batch == ours.batch:
         for position in np.ndindex(*theirs.batch):
-            one, other = _row(theirs, position), _row(ours, position)
+            one, other = rows(theirs, position), rows(ours, position)
             if one.keys() != other.keys():
                 yield Difference(place, "rows", str(sorted(one)), str(sorted(other)))
                 return
@@ -271,7 +271,7 @@ def _other_layout(theirs: Tree, ours: Tree, place: str) -> Iterator[Difference]:
                 return
 
 
-def _row(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
+def rows(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
     """The tensors and values at one position of the batch, by their paths."""
     if isinstance(tree, Leaf):
         part = tree.data[position]
@@ -280,14 +280,14 @@ def _row(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
         return {"": tree}
     if _layout(tree):
         dim = _layout(tree)[0]
-        return _row(dict(tree.entries)[position[dim]], position[:dim] + position[dim + 1 :])
+        return rows(dict(tree.entries)[position[dim]], position[:dim] + position[dim + 1 :])
     if tree.kind == "NonTensorStack":
         value: Any = dict(tree.entries)["list"]
         for at in position:
             value = value[at + 1]
         return {"": value}
     if tree.kind == "UnbatchedTensor":
-        return _row(dict(tree.entries)["data"], ())
+        return rows(dict(tree.entries)["data"], ())
     if tree.kind == "NonTensorData":
         value = dict(tree.entries)["data"]
         for n in reversed(tree.batch[len(position) :]):
@@ -297,7 +297,7 @@ def _row(tree: Any, position: tuple[int, ...]) -> dict[str, Any]:
     for key, entry in tree.entries:
         for at in position if isinstance(entry, list) and _has_size(entry, tree.batch) else ():
             entry = entry[at + 1]  # of the values of a field
-        out |= {f"{key}.{path}".rstrip("."): value for path, value in _row(entry, position).items()}
+        out |= {f"{key}.{path}".rstrip("."): value for path, value in rows(entry, position).items()}
     return out
 
 

@@ -181,7 +181,7 @@ FAULTS = {
     r"|appears multiple times|[dD]im\w* out of range|not a batch dim|^IndexError: tuple index out of range"
     r"|incompatible with a tensordict with",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded (size|shape)|Attempting to broadcast"
-    r"|from the source|Sizes of tensors must match|their shapes differ"
+    r"|from the source|the operands have \d+ and \d+ elements|Sizes of tensors must match|their shapes differ"
     r"|incompatible with the batch-size|expand_as_right requires"
     r"|number of sizes provided|incompatible with dest shape"
     r"|must have same number of dimensions|cannot take a value of shape",
@@ -196,18 +196,18 @@ FAULTS = {
     "fast": r"is no longer supported. Pass fast=True",
     "device": r"device and out.device must be equal",
     "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
-    "names": r"names are non-unique|the length of the dimension names must equate",
+    "names": r"names are non-unique|pop from empty list|the length of the dimension names must equate",
     "out": r"object has no attribute '(is_locked|_get_str)'|out must be a|a tensordict as out",
     "hash": r"unhashable type",
     "given twice": r"give the index once",
-    "source": r"object has no attribute '(items|keys)'",
+    "source": r"takes a list of dictionaries|object has no attribute '(items|keys)'",
     "no operand": r"needs at least one key",
     "option": r"Cannot pass batch-size",
     "size": r"has a negative number",
     "leaf": r"is an? \w+, not a tensordict",
-    "no key": r"Only NestedKeys are supported|is not a key|empty tuple",
+    "no key": r"Only NestedKeys are supported|is not a key|empty tuple|not enough values to unpack",
     "no index": r"needs an index of the entry",
-    "operand": r"but got (dict|str)|takes tensordicts only",
+    "operand": r"Mixed tensordict and non-tensordict|but got (dict|str)|takes tensordicts only",
     "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)|apply to a 'str' object",
     "index": r"is out of bounds|too many indices|Invalid index|used as indices must be|shape of the mask",
     "value": r"of type \w+ cannot be written|cannot take a \w+ in place"

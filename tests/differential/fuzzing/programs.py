@@ -20,7 +20,7 @@ from fuzzing import structures
 from fuzzing.calls import Program
 from fuzzing.outcomes import Difference, Outcome, describe, differences, storages
 
-__all__ = ["compare", "message", "namespace", "run", "shrink"]
+__all__ = ["compare", "is_of_type", "message", "namespace", "run", "shrink"]
 
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "int64", "int32", "bool")}
 
@@ -145,7 +145,7 @@ def _variables(scope: dict[str, Any], program: Program, source: dict[int, Any]) 
     return {name: describe(scope[name], source) for name in ("x", *program.operands) if name in scope}
 
 
-def _is_of_type(ours: Exception, theirs: Exception) -> bool:
+def is_of_type(ours: Exception, theirs: Exception) -> bool:
     """Whether an exception is of the type of another, or of all public bases of a private one."""
     expected = [type(theirs)]
     while any(cls.__name__.startswith("_") for cls in expected):
@@ -163,7 +163,7 @@ def compare(program: Program, theirs: dict[str, Any], ours: dict[str, Any]) -> l
             # what the call makes of different operands says nothing about the call
             return [replace(difference, place=f"construct.{difference.place}") for difference in found]
     if one.error is not None and other.error is not None:
-        if one.line != other.line or not _is_of_type(other.error, one.error):
+        if one.line != other.line or not is_of_type(other.error, one.error):
             return [
                 Difference(
                     "call",

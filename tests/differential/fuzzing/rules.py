@@ -8,6 +8,7 @@ from dataclasses import replace
 from fuzzing import programs, structures
 from fuzzing.calls import Program
 from fuzzing.observed import OBSERVED
+from fuzzing.oracles import as_dense, as_tensordict, beside_values
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import (
     INTERNAL,
@@ -25,7 +26,7 @@ from fuzzing.predicates import (
 )
 from fuzzing.recognized import RECOGNIZED
 
-__all__ = ["RULES", "Rule", "explain"]
+__all__ = ["ORACLES", "RULES", "Rule", "explain"]
 
 
 def _checks_what_is_empty(program: Program, difference: Difference) -> bool:
@@ -83,7 +84,7 @@ RULES = (
             and (p.call.name.endswith("_") or p.call.name.startswith("inplace"))
             and any(value.startswith("t(") for _, value in p.call.arguments)
             and (
-                d.kind in ("batch", "names", "kind", "keys")
+                d.kind in ("batch", "names", "kind", "keys", "length")
                 or d.place == "is x"
                 or works(d, "RuntimeError: Attempting")
             )
@@ -248,11 +249,23 @@ RULES = (
 )
 
 
+def _explained(program: Program, found: list[Difference]) -> str | None:
+    return explain(program, found)
+
+
+ORACLES = (
+    Rule("operations of a lazy stack that the reference does otherwise", as_dense(_explained)),
+    Rule("operations of a tensorclass that the reference refuses", as_tensordict(_explained)),
+    Rule("operations beside non-tensor values", beside_values(_explained)),
+)
+"""Asked last, because they run programs."""
+
+
 def explain(program: Program, found: list[Difference]) -> str | None:
     """The row that explains the differences of a program, or ``None``."""
     row = None
     for difference in found:
-        row = next((rule.row for rule in RULES if rule.matches(program, difference)), None)
+        row = next((rule.row for rule in (*RULES, *ORACLES) if rule.matches(program, difference)), None)
         if row is None:
             return None
     return row

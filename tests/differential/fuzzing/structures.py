@@ -71,7 +71,7 @@ class Unbatched:
 
 @dataclass(frozen=True)
 class Node:
-    """A container: ``kind`` is ``dense``, ``class``, ``params`` or ``lazy``, whose elements are its parts."""
+    """A container: ``kind`` is ``dense``, ``class``, ``params``, or ``lazy`` or ``stacked`` with elements."""
 
     kind: str
     batch: tuple[int, ...]
@@ -88,6 +88,8 @@ class Node:
     def _base(self) -> str:
         if self.kind == "lazy":
             return f"lazy_stack([{', '.join(map(str, self.elements))}], {self.dim})"
+        if self.kind == "stacked":
+            return f"torch.stack([{', '.join(map(str, self.elements))}], {self.dim})"
         options = f", batch_size={list(self.batch)}"
         if self.device:
             options += f", device={self.device!r}"

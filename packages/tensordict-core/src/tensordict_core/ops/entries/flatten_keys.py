@@ -47,6 +47,11 @@ def _flatten(
             _flatten(value, name + separator, (*path, key), separator, is_leaf, out, paths)
 
 
+def _check_separator(separator: Any) -> None:
+    if not isinstance(separator, str):
+        raise TypeError(f"separator is a string, got {separator!r}; pass one such as '.'")
+
+
 def _node_at(root: Any, path: list[str], key: str, separator: str) -> Any:
     """Return the node under a path, made where it is missing; ``key`` is the flat key that needs it."""
     node = root
@@ -174,6 +179,7 @@ class KeyFlattening(Node):
         Raises:
             KeyError: Two entries would get the same key.
             RuntimeError: The tensordict is locked and ``inplace``.
+            TypeError: ``separator`` is not a string.
 
         >>> td = TensorDict({"a": {"b": 1, "c": {"d": 2}}})
         >>> list(td.flatten_keys(".").keys())
@@ -183,6 +189,7 @@ class KeyFlattening(Node):
         >>> td["a", "e"]
         tensor(3)
         """
+        _check_separator(separator)
         if inplace:
             if self._locked:
                 raise errors.locked("flatten_keys(inplace=True)")
@@ -225,10 +232,12 @@ class KeyFlattening(Node):
         Raises:
             KeyError: Two entries would get the same key, or an entry would be nested in a tensor.
             RuntimeError: The tensordict is locked and ``inplace``.
+            TypeError: ``separator`` is not a string.
 
         >>> TensorDict({"a.b": 1, "a.c.d": 2}).unflatten_keys(".")["a", "c", "d"]
         tensor(2)
         """
+        _check_separator(separator)
         if inplace:
             if self._locked and any(separator in key for key in self._keys()):
                 raise errors.locked("unflatten_keys(inplace=True)")

@@ -1,0 +1,123 @@
+"""Oracles: what the reference itself does with a simpler container decides about a difference.
+
+The same call is run on the dense stack in place of a lazy one, on a tensordict in place of a tensorclass, or without
+the entries that are not batched tensors. Where both libraries agree about that, and ours gives the same content for the
+container of the program, ours is consistent and the reference is not: rows of the page say which of its calls are so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fuzzing import programs, structures
+from fuzzing.calls import Program
+from fuzzing.outcomes import Broken, Difference, Leaf, Tree, differences, rows
+from fuzzing.predicates import spaces
+from fuzzing.structures import Node
+
+__all__ = ["as_dense", "as_tensordict", "beside_values"]
+
+Change = Callable[[Node], Node]
+Explain = Callable[[Program, list[Difference]], str | None]
+
+_FORGOTTEN = ("shares", "kind", "grad")
+"""What two containers of one content may differ in, of a leaf."""
+
+
+def _changed(node: Node, change: Change) -> Node:
+    entries = {
+        key: _changed(entry, change) if isinstance(entry, Node) else entry for key, entry in node.entries.items()
+    }
+    elements = tuple(_changed(element, change) for element in node.elements)
+    return change(replace(node, entries=entries, elements=elements))
+
+
+def _stacked(node: Node) -> Node:
+    return replace(node, kind="stacked") if node.kind == "lazy" and "ragged" not in node.label else node
+
+
+def _plain(node: Node) -> Node:
+    return replace(node, kind="dense") if node.kind == "class" else node
+
+
+def _bare(node: Node) -> Node:
+    kept = {key: entry for key, entry in node.entries.items() if isinstance(entry, Node | structures.Tensor)}
+    return replace(node, entries=kept)
+
+
+def _same(one: Any, other: Any, part: bool) -> bool:
+    """Whether two descriptions have the same content; only that of the first, if ``part``."""
+    if isinstance(one, Tree) and isinstance(other, Tree):
+        if one.kind == "UnbatchedTensor" or other.kind == "UnbatchedTensor":
+            return one.kind == other.kind and _same(dict(one.entries)["data"], dict(other.entries)["data"], part)
+        if one.batch != other.batch:
+            return False
+        for position in np.ndindex(*one.batch):
+            mine, yours = rows(one, position), rows(other, position)
+            if not (mine.keys() <= yours.keys() if part else mine.keys() == yours.keys()):
+                return False
+            if not all(_same(value, yours[path], part) for path, value in mine.items()):
+                return False
+        return True
+    if isinstance(one, Leaf) and isinstance(other, Leaf):
+        return all(found.kind in _FORGOTTEN for found in differences(one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key], part) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(_same(a, b, part) for a, b in zip(one, other, strict=True))
+    if isinstance(one, Broken) or isinstance(other, Broken):
+        return False
+    return type(one) is type(other) and not list(differences(one, other))
+
+
+def _decides(change: Change, part: bool, explain: Explain, program: Program) -> bool:
+    simple = replace(
+        program,
+        x=_changed(program.x, change),
+        operands={name: _changed(node, change) for name, node in program.operands.items()},
+    )
+    if simple == program:
+        return False
+    theirs, ours = spaces()
+    found = programs.compare(simple, theirs, ours)
+    if found and explain(simple, found) is None:
+        return False
+    # what a row explains of the simpler program is so of this one, too
+    expected, given = programs.run(simple, ours if found else theirs), programs.run(program, ours)
+    if expected.error is not None or given.error is not None:
+        both = expected.error is not None and given.error is not None and not part
+        return both and programs.is_of_type(given.error, expected.error)
+    names = ["result", *given.before]
+    return all(_same(expected.values[name], given.values[name], part) for name in names)
+
+
+_DECIDED: dict[tuple[Any, ...], bool] = {}
+
+
+def _oracle(change: Change, part: bool, explain: Explain, program: Program, difference: Difference) -> bool:
+    key = (change, *program.lines())
+    if key not in _DECIDED:
+        _DECIDED[key] = False  # while it is asked about
+        _DECIDED[key] = _decides(change, part, explain, program)
+    return _DECIDED[key]
+
+
+def as_dense(explain: Explain) -> Callable[[Program, Difference], bool]:
+    """Return whether ours does with a lazy stack what both libraries do with the dense stack of its elements."""
+    return functools.partial(_oracle, _stacked, False, explain)
+
+
+def as_tensordict(explain: Explain) -> Callable[[Program, Difference], bool]:
+    """Return whether ours does with a tensorclass what both libraries do with a tensordict of its entries."""
+    return functools.partial(_oracle, _plain, False, explain)
+
+
+def beside_values(explain: Explain) -> Callable[[Program, Difference], bool]:
+    """Return whether the reference refuses only because of values and unbatched tensors, which ours keeps apart."""
+    asked = functools.partial(_oracle, _bare, True, explain)
+    return lambda program, difference: difference.kind.endswith("Error > result") and asked(program, difference)
