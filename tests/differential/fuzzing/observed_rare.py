@@ -136,7 +136,7 @@ RARE = (
         "values under other keys than those of",
         calls="update(_|_at_)?",
         kind=ERROR,
-        theirs="Received a new batch size|through|so it has no entry|incompatible with the batch-size",
+        theirs="Received a new batch size|through|so it has no entry|incompatible with the batch-size|Only NestedKeys",
         text="keys_to_update=",
     ),
     seen("`stack.new_tensor(data, pin_memory", calls="new_tensor", kind="TypeError > result", theirs="'pin_memory'"),

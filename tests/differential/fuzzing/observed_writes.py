@@ -64,6 +64,15 @@ WRITES = (
         text=r"\['u', 'v'",
     ),
     seen(
+        "`td[0] = 5` where an entry is non-tensor data",
+        calls="setitem (key|value)",
+        kind="^kind$",
+        theirs="^Tensor$",
+        ours="^('.*'|[\\d.]+|None)$",
+        place=r"[.]list(\[\d+\])+$",
+        text=r"setitem\(x, (\(\)|\.\.\.|I\[.*\]), np\.",
+    ),
+    seen(
         "an index of more dimensions than the batch",
         calls="set_at_",
         kind="^result > IndexCountError",
@@ -138,6 +147,14 @@ WRITES = (
         calls="del_|delete",
         kind="^KeyError > result",
         theirs="not found in any of the stacked",
+        kinds="^lazy.*ragged",
+    ),
+    seen(RAGGED, calls="roll", kind="^(shape|values|keys)$", kinds="^lazy.*ragged", text="inplace=True|, True\\)$"),
+    seen(
+        "operations of a lazy stack that the reference does otherwise",
+        calls="lerp_?",
+        kind="^result > RuntimeError",
+        ours="expected dtype \\w+ for `weight`",
         kinds="^lazy.*ragged",
     ),
     seen(

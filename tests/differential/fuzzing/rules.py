@@ -245,6 +245,10 @@ RULES = (
     ),
     Rule("`stack.auto_batch_size_()`", lambda p, d: p.call.name == "auto_batch_size_" and "ragged" in p.x.label),
     *OBSERVED,
+    Rule(
+        "operations of a lazy stack whose elements differ",
+        lambda p, d: has(p, "ragged") and d.kind in ("rows", "keys") and keeps_more(d),
+    ),
     Rule("a call with two faults", other_fault),
 )
 
