@@ -198,9 +198,7 @@ class _Parser:
             made = self.checked_jagged(flat, offsets, None if lengths is None else self.tensor(lengths, key), ragged)
         except (KeyError, TypeError, RuntimeError, IndexError) as error:
             raise self.damaged(key, f"its parts do not form a jagged tensor ({error})") from None
-        leaf = Leaf(key, "", flat.dtype, (len(offsets) - 1, flat.ndim), made)
-        leaf.layout, leaf.ragged = "jagged", ragged
-        return leaf
+        return Leaf(key, "", flat.dtype, (len(offsets) - 1, flat.ndim), made, layout="jagged", ragged=ragged)
 
     @staticmethod
     def checked_jagged(

@@ -63,11 +63,9 @@ class Stacked:
     dim: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Leaf:
     """A tensor.
-
-    What few leaves have is set afterwards, and is a default of the class until then, so that thousands take less time.
 
     Args:
         key: Its nested key.
@@ -77,8 +75,6 @@ class Leaf:
         shape: Its shape; of a nested tensor the number of components and of their dimensions.
         source: The tensor to write, or the view of a parsed file; None where the file of the leaf is opened later.
         address: The address of its bytes in memory, if they are those that a file stores; else 0.
-
-    Attributes:
         layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
         alias: The ``file`` of the leaf that has the same memory (tied weights).
         ragged: The dimension of a jagged tensor that differs between components.
@@ -93,12 +89,12 @@ class Leaf:
     shape: tuple[int, ...]
     source: torch.Tensor | None = None
     address: int = 0
-    layout: str = field(default="strided", init=False)
-    alias: str | None = field(default=None, init=False)
-    ragged: int = field(default=1, init=False)
-    shapes_file: str = field(default="", init=False)
-    unbatched: bool = field(default=False, init=False)
-    stacked: Stacked | None = field(default=None, init=False)
+    layout: str = "strided"
+    alias: str | None = None
+    ragged: int = 1
+    shapes_file: str = ""
+    unbatched: bool = False
+    stacked: Stacked | None = None
 
     @property
     def nbytes(self) -> int:

@@ -178,8 +178,7 @@ def _plan_dense(td: Any, key: Path) -> Dense:
         kind = type(value)
         if kind is UnbatchedTensor:
             tensor = value.tensor
-            leaf = entries[name] = Leaf(path, "", tensor.dtype, tensor.shape, tensor)
-            leaf.unbatched = True
+            entries[name] = Leaf(path, "", tensor.dtype, tensor.shape, tensor, unbatched=True)
         elif kind in _PLAIN or isinstance(value, torch.Tensor):
             if value.is_nested:
                 entries[name] = _plan_nested(value, path)
@@ -218,9 +217,7 @@ def _plan_nested(tensor: torch.Tensor, key: Path) -> Leaf:
     ragged = next(dim for dim in range(1, tensor.dim()) if not isinstance(tensor.shape[dim], int)) if jagged else 1
     source = tensor.transpose(1, ragged) if ragged != 1 else tensor
     shape = (tensor.size(0), tensor.dim() - 1)
-    leaf = Leaf(key, "", tensor.dtype, shape, source)
-    leaf.layout, leaf.ragged = "jagged" if jagged else "nested", ragged
-    return leaf
+    return Leaf(key, "", tensor.dtype, shape, source, layout="jagged" if jagged else "nested", ragged=ragged)
 
 
 def _plan_value(td: Any, key: Path) -> Value:

@@ -400,8 +400,7 @@ def _stacked(parts: Sequence[Any], dim: int, key: Path) -> Dense:
             shape = stored(first.source).shape  # type: ignore[arg-type]  # planned leaves have one
             source = Stacked([stored(one.source) for one in column], dim)
             stacked_shape = (*shape[:dim], len(parts), *shape[dim:])
-            leaf = node.entries[name] = Leaf((*key, name), "", first.dtype, stacked_shape)
-            leaf.stacked = source
+            node.entries[name] = Leaf((*key, name), "", first.dtype, stacked_shape, stacked=source)
         else:
             node.entries[name] = _stacked(column, dim, (*key, name))
     return node

@@ -94,8 +94,7 @@ def _load(text: str, where: str) -> Any:
 def read_at_once(schema: Node) -> list[str]:
     """Return the names of the tensors whose values `bind` looks at: nested ones with their shapes, and pickled values.
 
-    >>> leaf = Leaf(("n",), "n", torch.float32, ())
-    >>> leaf.layout, leaf.shapes_file = "jagged", "n.shape"
+    >>> leaf = Leaf(("n",), "n", torch.float32, (), layout="jagged", shapes_file="n.shape")
     >>> read_at_once(Dense((), "", (), entries={"n": leaf}))
     ['n', 'n.shape']
     """
@@ -178,9 +177,8 @@ class _Parser:
         ragged, layout = about.get("ragged", 1), about.get("layout", "strided")
         if not isinstance(name, str) or not isinstance(shapes, str) or type(ragged) is not int:
             raise self.damaged(key, f"the description {about!r:.100}")
-        leaf = Leaf(key, name, _UNKNOWN, ())
-        if shapes:
-            leaf.layout = "jagged" if layout == "jagged" else "nested"
+        kind = "strided" if not shapes else "jagged" if layout == "jagged" else "nested"
+        leaf = Leaf(key, name, _UNKNOWN, (), layout=kind)
         if "dtype" in about:
             try:
                 leaf.dtype = dtype_from_name(about["dtype"])
