@@ -26,7 +26,7 @@ from tensordict_core.base.meta import Names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, transform_level
 from tensordict_core.torch_api.flatten_context import FlattenContext
-from tensordict_core.torch_api.vmap_plain import PlainArgument, add_batch_dim, plain_arguments, plain_outputs
+from tensordict_core.torch_api.vmap_plain import PlainArgument, dim_functions, plain_arguments, plain_outputs
 
 __all__ = ["BatchDimChange", "batch_dim_change", "flattens_for_vmap", "register"]
 
@@ -54,7 +54,7 @@ def register() -> None:
     process, create = torch_vmap._process_batched_inputs, torch_vmap._create_batched_inputs
 
     def process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:
-        plain = {} if is_compiling() else plain_arguments(in_dims, args)
+        plain = plain_arguments(in_dims, args)
         stand_ins = tuple(plain[i].leaf if i in plain else arg for i, arg in enumerate(args)) if plain else args
         size, dims, leaves, spec = process(in_dims, stand_ins, func)
         position = 0
@@ -65,8 +65,9 @@ def register() -> None:
         return size, dims, leaves, spec
 
     def create_batched_inputs(dims: Any, leaves: Any, level: int, spec: Any) -> Any:
-        if is_compiling() or PlainArgument not in map(type, leaves):
+        if not any([type(leaf) is PlainArgument for leaf in leaves]):
             return create(dims, leaves, level, spec)
+        add_batch_dim, _ = dim_functions()
         mapped = [
             leaf.mapped(dim, level)
             if type(leaf) is PlainArgument
@@ -102,7 +103,7 @@ def _for_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
         if unwraps:
             outputs, out_dims, level, size, func = args
             out_dims = _of_one(out_dims, type(outputs))
-            plain = {} if is_compiling() else plain_outputs(outputs, out_dims, size, level)
+            plain = plain_outputs(outputs, out_dims, size, level)
             if None in plain:
                 return plain[None]
             if plain:

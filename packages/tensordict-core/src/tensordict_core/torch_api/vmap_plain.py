@@ -7,26 +7,31 @@ returns its replacement in the mapped function.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch._functorch.vmap as torch_vmap
 from torch import Tensor
 
 from tensordict_core.base.meta import Meta, names_or_none
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import How
-from tensordict_core.base.tracing import mapped_dim
+from tensordict_core.base.tracing import is_compiling, mapped_dim
 from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.data import NonTensorData
 
-__all__ = ["Mapped", "PlainArgument", "add_batch_dim", "plain_arguments", "plain_outputs"]
+__all__ = ["Mapped", "PlainArgument", "dim_functions", "plain_arguments", "plain_outputs"]
 
-add_batch_dim = torch._C._functorch._add_batch_dim
-"""Function of torch that hides a dimension of a tensor from a function that is mapped at a level."""
-remove_batch_dim = torch._C._functorch._remove_batch_dim
-"""Function of torch that shows such a dimension again, in the result of the function."""
+
+def dim_functions() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """Return the functions that hide a dimension of a tensor from a mapped function, and that show it in its results.
+
+    Torch's ``vmap`` calls wrappers of them, which Dynamo knows and which take a microsecond otherwise.
+    """
+    owner = torch_vmap if is_compiling() else torch._C._functorch
+    return owner._add_batch_dim, owner._remove_batch_dim
 
 
 class Mapped(list[Any]):
@@ -122,7 +127,7 @@ def _is_plain_output(td: Any, dim: Any, level: int) -> bool:
     if not (type(td) is TensorDict and type(dim) is int and 0 <= dim <= len(td._meta.batch_size) and _is_plain(td)):
         return False
     # torch puts the dimension of a leaf that it only repeats in front, whatever dimension is asked for
-    return not dim or all(mapped_dim(leaf, level) is not None for leaf in td._leaves())
+    return not dim or (not is_compiling() and all(mapped_dim(leaf, level) is not None for leaf in td._leaves()))
 
 
 def _is_plain(td: TensorDict) -> bool:
@@ -141,10 +146,12 @@ def _with_dim(td: TensorDict, dim: int, size: int, level: int) -> Any:
         names=lambda names: names and (*names[:dim], None, *names[dim:]),
         lock=True,
     )
+    _, remove_batch_dim = dim_functions()
     return td._rebuild(iter([remove_batch_dim(leaf, level, size, dim) for leaf in td._leaves()]), how)
 
 
 def _mapped(td: TensorDict, dim: int | None, level: int) -> TensorDict:
+    add_batch_dim, _ = dim_functions()
     entries = {
         key: _mapped(child, dim, level)
         if type(child) is TensorDict
