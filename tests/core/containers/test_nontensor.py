@@ -93,6 +93,8 @@ def test_a_write_to_one_row_makes_a_stack():
     assert td["s"] == ["w", "z", "z"]
     with pytest.raises(RuntimeError, match="NonTensorStack"):
         NonTensorData("x", batch_size=[3])[0] = NonTensorData("y")
+    with pytest.raises(RuntimeError, match=r"one value for each position of the batch size \[2\] .* \[\]; index"):
+        td.set_at_("s", ["v", "w"], 0)
 
 
 @pytest.mark.parametrize("lock", [False, True])

@@ -432,3 +432,25 @@ def test_a_named_tuple_is_one_tensor_in_an_entry_and_a_tensordict_in_from_dict()
     assert TensorDict({"p": Point("x", 2)})["p"] == Point("x", 2)
     td = TensorDict.from_dict({"n": {"p": Point(ONE, 2)}, "p": Point(ONE, ONE)}, auto_batch_size=False)
     assert td["n", "p", "b"].item() == 2 and td["p", "a"] is ONE
+
+
+def test_merging_keeps_entries_that_only_some_elements_of_a_lazy_stack_have():
+    def stack(*keys):
+        return lazy_stack([TensorDict(dict.fromkeys(part, torch.tensor(i))) for i, part in enumerate(keys)])
+
+    def both(first, second):
+        return [set(td.keys()) for td in merge_tensordicts(first, second).unbind(0)]
+
+    assert both(stack("a", "a"), stack("ab", "a")) == [{"a", "b"}, {"a"}]
+    assert both(stack("ac", "a"), stack("a", "ab")) == [{"a", "c"}, {"a", "b"}]
+    assert both(stack("ab", "a"), stack("ab", "ab")) == [{"a", "b"}, {"a", "b"}]
+    assert both(stack("a", "a").to_tensordict().to_lazystack(), stack("ab", "a")) == [{"a", "b"}, {"a"}]
+    nested = merge_tensordicts(TensorDict({"n": stack("a", "a")}, [2]), TensorDict({"n": stack("ab", "a")}, [2]))
+    assert [set(td.keys()) for td in nested["n"].unbind(0)] == [{"a", "b"}, {"a"}]
+    first = stack("ab", "a")
+    summed = merge_tensordicts(first, stack("b", "b") + 5, callback_exist=torch.add)
+    assert [td["b"] for td in summed.unbind(0)] == [5, 6] and "b" not in first.tensordicts[1]
+    with pytest.raises(RuntimeError, match="exclusive keys"):
+        merge_tensordicts(TensorDict({"a": torch.ones(2)}, [2]), stack("ab", "a"))
+    with pytest.raises(RuntimeError, match=r"the batch size \[3\] of the source is not \[2\]"):
+        merge_tensordicts(stack("a", "a"), stack("ab", "a", "a"))

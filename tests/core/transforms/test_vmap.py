@@ -308,3 +308,18 @@ def test_a_tensordict_without_tensors_is_mapped_beside_a_tensor():
     assert torch.vmap(lambda td, x: td, (None, 0))(td, torch.arange(2)).batch_size == torch.Size([2, 3])
     with pytest.raises(ValueError, match="same size"):
         torch.vmap(lambda td, x: td)(td, torch.arange(4))
+
+
+@pytest.mark.parametrize("keys", [("", "e", ""), ("e", "", ""), ("e", "e", "")])
+@pytest.mark.parametrize(("stack_dim", "in_dim"), [(1, 0), (2, 0), (2, 1)])
+def test_vmap_maps_lazy_stacks_of_which_some_elements_have_no_tensors(keys, stack_dim, in_dim):
+    tds = [TensorDict({key: torch.zeros(3, 2), "n": {}} if key else {"s": "text"}, [3, 2]) for key in keys]
+    stack = lazy_stack(tds, stack_dim)
+    for td in (stack, TensorDict({"n": stack, "a": torch.zeros(stack.batch_size)}, stack.batch_size)):
+        inside = []
+        result = torch.vmap(lambda td, inside=inside: inside.append(td.batch_size) or td + 1, in_dim, in_dim)(td)
+        assert inside == [torch.Size([n for i, n in enumerate(td.batch_size) if i != in_dim])]
+        assert result.batch_size == td.batch_size
+        result = result.get("n") if td is not stack else result
+        assert [set(part.keys()) for part in result.tensordicts] == [set(part.keys()) for part in tds]
+        assert all((part["e"] == 1).all() for part in result.tensordicts if "e" in part)

@@ -149,7 +149,7 @@ def content(version):
     return TensorDict(
         {
             "a": torch.full((3,), version),
-            "large": torch.full((300_000,), version, dtype=torch.uint8),
+            "large": torch.full((300_000,), version % 251, dtype=torch.uint8),  # a full sweep makes thousands
             "inner": {f"only{version % 2}": torch.full((5, 4), version).T, "text": f"version {version}"},
         }
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
-from tensordict_core.ops.io import from_python, parse
+from tensordict_core.ops.io import from_python, merge, parse
 from tensordict_core.ops.io.from_python import BuildOptions
 
 __all__ = [
@@ -70,5 +70,5 @@ from_namedtuple = _returns_tensordict(from_python.from_namedtuple)
 from_tuple = _returns_tensordict(from_python.from_tuple)
 fromkeys = _returns_tensordict(from_python.fromkeys)
 make_tensordict = _returns_tensordict(from_python.make_tensordict)
-merge_tensordicts = _returns_tensordict(from_python.merge_tensordicts)
+merge_tensordicts = _returns_tensordict(merge.merge_tensordicts)
 parse_tensor_dict_string = _returns_tensordict(parse.parse_tensor_dict_string)

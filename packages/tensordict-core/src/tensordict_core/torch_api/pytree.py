@@ -277,6 +277,13 @@ class _Unflattening:
         if not entries:
             size = meta.batch_size
             return LazyStackedTensorDict(stack_dim=new, batch_size=size[:new] + size[new + 1 :], device=meta.device)
+        below = context.below or {}
+        pairs = [(below[i].meta.batch_size, element) for i, element in enumerate(entries.values()) if i in below]
+        sizes = {size: element._meta.batch_size for size, element in pairs if _has_leaves(element)}
+        for key, element in entries.items():  # of one without leaves, no leaf tells its new size
+            size = element._meta.batch_size
+            if type(element) is TensorDict and size in sizes and not _has_leaves(element):
+                entries[key] = _fitted(element, size, sizes[size], change)
         return _lazy_stack(list(entries.values()), new, meta.names, old, hook_out, hook_in)
 
     def unbatched(self, context: FlattenContext) -> Any:

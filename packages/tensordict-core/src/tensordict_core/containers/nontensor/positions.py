@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tensordict_core.base.index import Index
 from tensordict_core.base.shape_op import BatchOp, Permute, Reshape, ShapeOp, Squeeze, Unsqueeze
+from tensordict_core.base.write_plan import broadcasts
 
 __all__ = [
     "broadcast",
@@ -99,11 +100,20 @@ def reshape_positions(size: Sequence[int], op: ShapeOp) -> list[int] | None:
 def broadcast(values: list[Any], size: Sequence[int], target: Sequence[int]) -> list[Any]:
     """Return the values, expanded to another size by PyTorch's broadcasting rules.
 
+    Raises:
+        RuntimeError: The sizes do not broadcast.
+
     >>> broadcast(["a", "b"], [2, 1], [2, 2])
     ['a', 'a', 'b', 'b']
     """
     if tuple(size) == tuple(target):
         return values
+    if not broadcasts(size, torch.Size(target)):
+        raise RuntimeError(
+            f"one value for each position of the batch size {list(size)} does not fit the batch size {list(target)}; "
+            "index or expand the values first"
+        )
+    size = size[max(len(size) - len(target), 0) :]  # those in front of it are 1
     return [values[i] for i in moved_positions(size, lambda numbers: numbers.expand(tuple(target)))]
 
 

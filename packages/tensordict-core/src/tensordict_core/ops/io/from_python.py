@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -17,10 +17,9 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor
-from tensordict_core.base.keys import NestedKey, unravel_key
+from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.meta import as_batch_size, as_device
 from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
@@ -36,7 +35,6 @@ __all__ = [
     "from_tuple",
     "fromkeys",
     "make_tensordict",
-    "merge_tensordicts",
     "sized",
 ]
 
@@ -421,56 +419,3 @@ def make_tensordict(
     """
     entries = {**({} if input_dict is None else input_dict), **kwargs}
     return from_dict(entries, batch_size=batch_size, device=device, auto_batch_size=auto_batch_size)
-
-
-def merge_tensordicts(
-    *tensordicts: Any,
-    callback_exist: Callable[..., Any] | Mapping[NestedKey, Callable[..., Any]] | None = None,
-) -> Any:
-    """Merge tensordicts, nested ones included; a value is that of the first tensordict with its key.
-
-    Args:
-        *tensordicts: At least two tensordicts; the batch size is that of the first.
-        callback_exist: A function that combines the values under one key and is called with them in order, or a mapping
-            from keys to such functions.
-
-    Raises:
-        TypeError: One of them is not a tensordict.
-        RuntimeError: There are fewer than two tensordicts, or an entry does not start with the batch size of the first.
-
-    >>> from tensordict_core import merge_tensordicts
-    >>> left, right = TensorDict({"a": 1, "b": 2}), TensorDict({"b": 3, "c": 4})
-    >>> merge_tensordicts(left, right).to_dict()
-    {'a': tensor(1), 'b': tensor(2), 'c': tensor(4)}
-    >>> merge_tensordicts(left, right, left, callback_exist=lambda *values: torch.stack(values))["b"]
-    tensor([2, 3, 2])
-    """
-    if len(tensordicts) < 2:
-        raise RuntimeError(f"at least 2 tensordicts must be provided, got {len(tensordicts)}; use clone for one")
-    for td in tensordicts:
-        if not isinstance(td, Node):
-            raise errors.not_convertible("merge_tensordicts", "tensordicts", td)
-    callbacks: Any = callback_exist
-    if isinstance(callback_exist, Mapping):
-        callbacks = {unravel_key(key): callback for key, callback in callback_exist.items()}
-    merged = tensordicts[0]._rebuild(iter(tensordicts[0]._leaves()), UNLOCKED)  # plain where it holds parameters
-    _merge(merged, tensordicts, callbacks, ())
-    return merged
-
-
-def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, ...]) -> None:
-    """Store the merged entries of several nodes in ``target``, a copy of the first."""
-    for key in dict.fromkeys(key for td in tds for key in td._keys()):
-        values = [value for value in (td._get(key) for td in tds) if value is not None]
-        nodes = [value for value in values if isinstance(value, Node) and not value._is_opaque]
-        callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
-        first = values[0]
-        if len(nodes) == len(values) or (callback is None and nodes and nodes[0] is first):
-            if target._get(key) is None:
-                target._store(key, first._clone(False))
-            _merge(target._get(key), nodes, callbacks, (*prefix, key))
-        elif callback is not None and len(values) > 1:
-            plain = [value._entry_value() if isinstance(value, Node) else value for value in values]
-            target._store(key, callback(*plain))
-        elif target._get(key) is None:
-            target._store(key, first._clone(False) if isinstance(first, Node) else first)
