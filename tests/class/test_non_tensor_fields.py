@@ -135,3 +135,19 @@ def test_vmap_maps_over_lazy_stacks_of_instances():
     mapped = torch.vmap(lambda sample: sample * 2)(lazy)
     assert type(mapped) is Sample and mapped.x.tolist() == [[0.0, 2.0, 4.0]] * 2
     assert torch.vmap(lambda sample: sample.x.sum())(lazy).tolist() == [3.0, 3.0]
+
+
+def test_a_nested_value_that_is_none_is_an_entry():
+    class Tree(TensorClass):
+        x: torch.Tensor
+        z: TensorDict
+
+    def make():
+        return Tree(x=torch.zeros(2), z=TensorDict({"m": None, "s": "text"}, [2]), batch_size=[2])
+
+    tree = make()
+    assert tree.setdefault(("z", "m"), "other") is None and tree.setdefault(("z", "new"), "other") == "other"
+    assert tree.pop(("z", "m")) is None and make().pop(("z", "m"), "other") is None
+    assert ("z", "m") not in tree and tree.pop(("z", "m"), "other") == "other"
+    with pytest.raises(KeyError, match="not found"):
+        tree.pop(("z", "m"))

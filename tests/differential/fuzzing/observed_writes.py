@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from fuzzing.predicates import seen
+import ast
+import re
+
+from fuzzing.calls import Program
+from fuzzing.outcomes import Difference
+from fuzzing.predicates import Rule, seen
 
 __all__ = ["WRITES"]
 
 RAGGED = "operations of a lazy stack whose elements"
 UNBATCHED = "`UnbatchedTensor` entries of reductions"
+
+
+def _has_the_keys_of_its_element(program: Program, difference: Difference) -> bool:
+    """Whether an element of merged lazy stacks has the keys that this element has in any of them, and no other."""
+    place = re.fullmatch(r"result\.(\d+)", difference.place)
+    if program.call.name != "merge_tensordicts" or difference.kind != "keys" or place is None:
+        return False
+    stacks = [node for node in (program.x, *program.operands.values()) if len(node.elements) > int(place[1])]
+    keys = {key for stack in stacks for key in stack.elements[int(place[1])].entries}
+    return keys == set(ast.literal_eval(difference.ours))
+
 
 WRITES = (
     # writes
@@ -108,7 +124,37 @@ WRITES = (
         kinds="nested",
         text="keepdim|True",
     ),
+    seen(
+        "the device of nested non-tensor values", calls="to", kind="^device$", theirs="None", text="NonTensor.*inplace="
+    ),
+    seen(
+        '`tc.set_("label", 1.0)`',
+        calls="copy_",
+        kind="^KeyError > result",
+        theirs=r"The key \('\w', '\w'\) was not found in the dest",
+        text=r"'(\w)': NonTensorData.*copy_\(.*'\1': \{",
+    ),
+    seen(
+        "`keys_to_update=[]`",
+        calls="update",
+        kind="^(keys|kind|order)$",
+        text=r"keys_to_update=\[\('(\w)'(?!.*keys_to_update=\['\1')",
+    ),
+    seen(
+        '`stack["n", "b"] = value` of a nested',
+        calls="setdefault",
+        kind="^(batch|names|kind|length)$",
+        kinds="^lazy.*nested",
+        text="default='text'|, 'text'",
+    ),
     # unbatched tensors
+    seen(
+        "`td.add(other, default=0.0)`",
+        calls="maximum|minimum",
+        kind="^keys$",
+        ours="'k'",
+        text="UnbatchedTensor.*default=",
+    ),
     seen(
         UNBATCHED,
         calls="cumm(ax|in)",
@@ -149,6 +195,15 @@ WRITES = (
         theirs="not found in any of the stacked",
         kinds="^lazy.*ragged",
     ),
+    seen(RAGGED, calls="is_(floating_point|complex)", kind="^value$", kinds="^lazy.*ragged"),
+    seen(
+        RAGGED,
+        calls="addc(mul|div)",
+        kind="^KeyError > result",
+        theirs=r"keys in tensordicts mismatch.*\('\w', '\d', '\w'\)",
+        kinds="lazy.*ragged",
+    ),
+    Rule("`merge_tensordicts` of lazy", _has_the_keys_of_its_element),
     seen(RAGGED, calls="roll", kind="^(shape|values|keys)$", kinds="^lazy.*ragged", text="inplace=True|, True\\)$"),
     seen(
         "operations of a lazy stack that the reference does otherwise",

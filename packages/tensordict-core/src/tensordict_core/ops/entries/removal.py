@@ -79,7 +79,7 @@ class Removal(Access):
         if self._locked and key in self:
             raise errors.locked(f"pop({key!r})")
         value = self.get(key, None)
-        if value is None:
+        if value is None and key not in self:  # a tensorclass returns values, of which None is one
             if default is KEEP or default is NO_DEFAULT:
                 parent, _ = self._find_parent(key)
                 raise errors.missing_key(key, parent._keys(), type(self).__name__)
@@ -111,8 +111,7 @@ class Removal(Access):
         >>> TensorDict({}).setdefault("a", torch.ones(1))
         tensor([1.])
         """
-        is_nested = isinstance(key, tuple)  # an entry in its way may not stack
-        if (is_nested and key not in self) or self.get(key, None) is None:
+        if key not in self:
             self.set(key, default, inplace)
         return self.get(key)
 
