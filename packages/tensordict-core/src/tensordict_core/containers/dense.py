@@ -222,6 +222,10 @@ class TensorDict(TensorDictBase):
     def _peek(self, key: str) -> Any:
         return self._entries.get(key)
 
+    def _nested_for(self, name: str, key: tuple[str, ...], depth: int, made: list[tuple[Any, str]]) -> Any:
+        child = self._entries.get(name)  # usually there already
+        return child if type(child) is TensorDict else super()._nested_for(name, key, depth, made)
+
     def _items(self) -> Iterable[tuple[str, Any]]:
         return self._entries.items()
 

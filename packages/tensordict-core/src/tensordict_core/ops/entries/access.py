@@ -102,15 +102,28 @@ class Access(Node):
     def _get_path_value(self, path: tuple[str, ...]) -> Any:
         """Return the value under a nested key, non-tensor data unwrapped."""
         holder: Any = self
+        node: Any = self._get(path[0])
+        for name in path[1:]:
+            if not isinstance(node, Node):
+                raise self._not_found(path)
+            holder, node = node, node._get(name)
+        if type(node) is Tensor:
+            return node
+        if node is None:
+            raise self._not_found(path)
+        return node._entry_value(holder, path[-1]) if isinstance(node, Node) else node
+
+    def _not_found(self, path: tuple[str, ...]) -> Exception:
+        """Return the error for a nested key without an entry, which names the level that is missing or no node."""
         node: Any = self
         for depth, name in enumerate(path):
             if not isinstance(node, Node):
-                raise errors.not_a_node(path[:depth], node)
+                return errors.not_a_node(path[:depth], node)
             value = node._get(name)
             if value is None:
-                raise errors.missing_key(path[: depth + 1] if depth else name, node._keys(), type(node).__name__)
-            holder, node = node, value
-        return node._entry_value(holder, path[-1]) if isinstance(node, Node) else node
+                break
+            node = value
+        return errors.missing_key(path[: depth + 1] if depth else name, node._keys(), type(node).__name__)
 
     def get_non_tensor(self, key: NestedKey, default: Any = NO_DEFAULT) -> Any:
         """Return the value of a non-tensor entry, or any other entry as ``get`` does.
