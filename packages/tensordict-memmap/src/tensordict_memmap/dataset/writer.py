@@ -85,7 +85,7 @@ class Writer:
             self.batch_size = check_growable(self.node, "the saved tensordict").batch_size
             rows = self.batch_size[0]
             if part is None:
-                ownership.remove_replacements(self.root)
+                ownership.remove_replacements(self.root, os.listdir(self.root))
             self._open_columns(rows)
             self._read_values(allow_pickle)
             self._describe(manifest)

@@ -88,7 +88,10 @@ def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
                 exact = parse_extra(syscalls.read_at(fd, size - end, end))
             except (ValueError, KeyError, TypeError) as error:
                 raise _no_such_file(where, f"the exact forms of its values are damaged ({error})") from None
-        mapping = Mapping(fd, where, size, mode="r+" if MODES[mode] else "r") if size else Mapping.nothing(where)
+        if size:
+            mapping = Mapping(fd, where, size, mode="r+" if MODES[mode] else "r", info=info)
+        else:
+            mapping = Mapping.nothing(where)
     return record, exact, mapping
 
 

@@ -95,6 +95,7 @@ def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
 
 def _holds_safetensors(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder holds one safetensors file or shards, and no tree."""
-    return any(os.path.isfile(os.path.join(folder, name)) for name in (INDEX_NAME, SINGLE_NAME)) and not any(
+    found = [path for name in (INDEX_NAME, SINGLE_NAME) if syscalls.is_there(path := os.path.join(folder, name))]
+    return any(map(os.path.isfile, found)) and not any(
         os.path.lexists(os.path.join(folder, name)) for name in (META, META_PT)
     )

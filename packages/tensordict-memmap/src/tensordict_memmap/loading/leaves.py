@@ -130,7 +130,7 @@ class LeafOpener:
                     UserWarning,
                     stacklevel=2,
                 )
-            mapping = Mapping(fd, path, nbytes, mode=mode)
+            mapping = Mapping(fd, path, nbytes, mode=mode, info=info)
         return MemoryMappedTensor.from_handler(mapping, leaf.dtype, shape)
 
     def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[Descriptor, str]:

@@ -221,10 +221,12 @@ def open_file(path: str, mode: str, verify: str) -> Opened:
             verify_packed(fd, header, start, path)
         if MODES[mode] and CHECKSUMS in header.metadata:
             drop_packed_checksums(fd, header.metadata, start)
-        data_size = os.fstat(fd).st_size - len(start)
+        info = os.fstat(fd)
+        data_size = info.st_size - len(start)
         place = os.path.abspath(path)
         if data_size:
-            mapping = FileMapping(fd, place, data_size, offset=len(start), mode="r+" if MODES[mode] else "r")
+            mode = "r+" if MODES[mode] else "r"
+            mapping = FileMapping(fd, place, data_size, offset=len(start), mode=mode, info=info)
         else:
             mapping = FileMapping.nothing(place)
     return views(mapping, header), header.metadata, mapping

@@ -90,7 +90,7 @@ def redo(target: str, *, durable: bool = True) -> None:
         ValueError: The journal is not valid, or a staged file is missing; nothing is changed.
     """
     journal = os.path.join(target, JOURNAL)
-    data = syscalls.read_file(journal)
+    data = syscalls.read_file(journal) if syscalls.is_there(journal) else None
     if data is None:
         return
     stage, files, stale = _parse(target, data)

@@ -109,7 +109,7 @@ class Manifest:
                 folder, a size is invalid, or the seal does not match.
         """
         try:
-            record = json.loads(data, object_pairs_hook=_once)
+            record = _DECODER.decode(data.decode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where} is not valid JSON: {error}; save again") from error
         if not isinstance(record, dict) or record.get("tensordict_manifest") != VERSION:
@@ -200,6 +200,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(record) != len(pairs):
         raise ValueError("a key occurs twice in an object")
     return record
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)
 
 
 def _name(name: str) -> str:

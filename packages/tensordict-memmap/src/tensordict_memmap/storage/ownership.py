@@ -9,7 +9,8 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.names import LEAF, META
@@ -19,11 +20,13 @@ from tensordict_memmap.storage.rows_committed import LOCK
 __all__ = [
     "JOURNAL",
     "STAGED_JOURNAL",
+    "Save",
     "ancestor_manifests",
+    "and_ancestors",
+    "find_save",
     "inside",
     "manifest_for",
     "move_foreign",
-    "owned_files",
     "owned_or_listed_above",
     "owns_all",
     "read_manifest",
@@ -93,19 +96,38 @@ def manifest_for(folder: str | os.PathLike[str]) -> Manifest | None:
 
 def ancestor_manifests(folder: str) -> Iterator[tuple[str, Manifest, str]]:
     """Yield each ancestor that has a manifest, nearest first: its path, the manifest, and the path from there."""
-    above = os.path.dirname(folder)
-    while above != os.path.dirname(above):
-        manifest = read_valid_manifest(above)
+    for above in list(and_ancestors(folder))[1:-1]:
+        manifest = read_valid_manifest(above) if syscalls.is_there(os.path.join(above, NAME)) else None
         if manifest is not None:
             yield above, manifest, os.path.relpath(folder, above).replace(os.sep, "/")
-        above = os.path.dirname(above)
+
+
+def and_ancestors(folder: str) -> Iterator[str]:
+    """Yield a folder and its ancestors, the root last.
+
+    >>> list(and_ancestors(os.path.join(os.sep, "a", "b")))[-1] == os.sep
+    True
+    """
+    while True:
+        yield folder
+        above = os.path.dirname(folder)
+        if above == folder:
+            return
+        folder = above
 
 
 # --- the files of a save
 
 
-def owned_files(folder: str) -> set[str] | None:
-    """Return the files in a folder that saves own, manifests included; None if it has no valid manifest."""
+class Save(NamedTuple):
+    """A save in a folder: its manifest, and the files that it and saves inside it own, manifests included."""
+
+    manifest: Manifest
+    owned: set[str]
+
+
+def find_save(folder: str) -> Save | None:
+    """Return the save in a folder; None if it has no valid manifest."""
     manifest = read_valid_manifest(folder)
     if manifest is None:
         return None
@@ -116,24 +138,22 @@ def owned_files(folder: str) -> set[str] | None:
             listed = read_valid_manifest(path)
             files.add(f"{part}/{NAME}")
             files.update(f"{part}/{name}" for name in (listed.files if listed is not None else ()))
-    return files
+    return Save(manifest, files)
 
 
 def owned_or_listed_above(folder: str) -> set[str]:
     """Return the files in a folder that its own manifest, or else that of an ancestor, lists."""
-    owned = owned_files(folder)
-    if owned is None:
-        with contextlib.suppress(ValueError):
-            part = manifest_for(folder)
-            return set(part.files) if part is not None else set()
-    return owned or set()
+    found = find_save(folder)
+    if found is not None:
+        return found.owned
+    with contextlib.suppress(ValueError):
+        part = manifest_for(folder)
+        return set(part.files) if part is not None else set()
+    return set()
 
 
-def owns_all(folder: str) -> bool:
-    """Return whether a folder holds a save and no foreign files, so that the whole folder may be exchanged."""
-    owned = owned_files(folder)
-    if owned is None:
-        return False
+def owns_all(folder: str, owned: set[str]) -> bool:
+    """Return whether a folder holds no other files than those, so that the whole folder may be exchanged."""
     known, device = folders(owned), os.lstat(folder).st_dev
     for name, entry in _walk(folder):
         if entry.is_dir(follow_symlinks=False):
@@ -164,16 +184,16 @@ def _walk(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 # --- removal
 
 
-def remove_save(folder: str, *, keep_in: str) -> None:
+def remove_save(folder: str, *, keep_in: str, known: Save | None = None) -> None:
     """Remove a replaced or unfinished save; move files that it does not own to the folder ``keep_in``."""
     if not os.path.lexists(folder):
         return
-    owned = owned_files(folder)
-    if owned is None:
+    found = known or find_save(folder)
+    if found is None:
         shutil.rmtree(folder)  # a staging folder without a manifest was not finished, and holds no foreign files
         return
-    move_foreign(folder, owned, keep_in)
-    remove_owned(folder, owned)
+    move_foreign(folder, found.owned, keep_in)
+    remove_owned(folder, found.owned)
 
 
 def move_foreign(folder: str, owned: set[str], keep_in: str) -> None:
@@ -204,19 +224,29 @@ def remove_owned(folder: str, owned: set[str]) -> None:
         os.rmdir(folder)
 
 
-def remove_replacements(folder: str) -> None:
+def remove_replacements(folder: str, names: Sequence[str]) -> None:
     """Remove the temporary files that a killed process left in `staging.replacing`; the caller holds the lock.
 
     Any save replaces manifests; a writer of a growing dataset replaces other files too.
+
+    Args:
+        folder: The folder.
+        names: What is in it.
     """
-    places = [folder]
-    if os.path.lexists(os.path.join(folder, LOCK)):
+    _remove_replacements(folder, names)
+    if LOCK in names:
         manifest = read_valid_manifest(folder)
-        places += [inside(folder, one) for one in folders(manifest.files if manifest is not None else ())]
-    for place in places:
-        with contextlib.suppress(OSError):
-            for name in filter(_REPLACEMENT.fullmatch, os.listdir(place)):
-                os.unlink(os.path.join(place, name))
+        for part in folders(manifest.files if manifest is not None else ()):
+            with contextlib.suppress(OSError):
+                place = inside(folder, part)
+                _remove_replacements(place, os.listdir(place))
+
+
+def _remove_replacements(folder: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name[-17:-16] == "." and _REPLACEMENT.fullmatch(name):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 def remove_files(folder: str, files: Iterable[str]) -> None:

@@ -26,7 +26,7 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import NAME, Manifest
-from tensordict_memmap.storage.ownership import JOURNAL, manifest_for
+from tensordict_memmap.storage.ownership import JOURNAL, and_ancestors, manifest_for
 from tensordict_memmap.storage.rows_committed import LOCK, fingerprint, resized
 
 __all__ = ["ListedFolder", "Replaced", "SavedFolder", "read_folder", "row_description", "unreplaced"]
@@ -103,14 +103,11 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[SavedFolder], _T])
 def _witness(path: str) -> Any:
     found: list[Any] = [_identity(path)]
     growing = False
-    above = path
-    while True:
-        lock = _identity(f"{above}/{LOCK}")
-        growing = growing or (lock is not None and _is_growing(above))
-        found += os.path.lexists(f"{above}/{JOURNAL}"), lock
-        if above == os.path.dirname(above):
-            break
-        above = os.path.dirname(above)
+    for folder in and_ancestors(path):
+        lock = f"{folder}/{LOCK}"
+        held = _identity(lock) if syscalls.is_there(lock) else None
+        growing = growing or (held is not None and _is_growing(folder))
+        found += syscalls.is_there(f"{folder}/{JOURNAL}"), held
     if not growing:  # an append changes the meta.json of a dataset, but replaces nothing
         # the manifest is compared only if there is no meta.json
         found.append(syscalls.stamp(f"{path}/{META}") or syscalls.stamp(f"{path}/{NAME}"))

@@ -249,7 +249,13 @@ def make_parents(path: str, *, durable: bool = False) -> Iterator[None]:
         raise
 
 
-def remove_abandoned(folder: str, target: str, remove: Callable[[str], object], flags: int = locks.FOLDER) -> None:
+def remove_abandoned(
+    folder: str,
+    target: str,
+    remove: Callable[[str], object],
+    flags: int = locks.FOLDER,
+    names: Iterable[str] | None = None,
+) -> None:
     """Remove the staged files and folders that killed processes left for a target.
 
     Args:
@@ -257,9 +263,10 @@ def remove_abandoned(folder: str, target: str, remove: Callable[[str], object], 
         target: The name of the target.
         remove: A function that removes a staged file or folder.
         flags: The flags for opening them.
+        names: What is in the folder, if the caller has listed it.
     """
     with contextlib.suppress(OSError):
-        for name in list_staged(folder, target):
+        for name in list_staged(folder, target) if names is None else staged_names(names, target):
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError), locks.try_locked(path, flags) as is_abandoned:
                 if is_abandoned:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.engine.mounts import is_mount
 from tensordict_memmap.engine.tuning import SCATTER_MIN_FILES, is_long_removal
 from tensordict_memmap.formats.names import MOST_PARTS
 from tensordict_memmap.storage import cleanup, exchange, journal, locks, ownership
@@ -282,15 +283,11 @@ def recover(target: str | os.PathLike[str]) -> None:
     >>> recover("anywhere")
     """
     path = os.path.realpath(target)
-    folder = path
-    while True:
+    for folder in ownership.and_ancestors(path):
         found = os.path.join(folder, ownership.JOURNAL)
-        if os.path.lexists(found) and (folder == path or _is_mine(found)):
+        if syscalls.is_there(found) and (folder == path or _is_mine(found)):
             with locks.locked(folder):
                 journal.redo(folder)
-        if folder == os.path.dirname(folder):
-            return
-        folder = os.path.dirname(folder)
 
 
 def _is_mine(path: str) -> bool:
@@ -347,9 +344,10 @@ class Stage:
 
 def _new_stage(target: str, count: int) -> Stage:
     """Create a staging folder beside the target, or inside it if it is a mount point or the parent is read-only."""
+    exists = os.path.lexists(target)
     inside = os.path.join(target, staging_name())
-    path = inside if os.path.ismount(target) else _beside(target)
-    mode = PRIVATE_FOLDER if os.path.lexists(target) else 0o777
+    path = inside if exists and is_mount(target) else _beside(target)
+    mode = PRIVATE_FOLDER if exists else 0o777
     try:
         os.mkdir(path, mode)
     except OSError:
@@ -384,8 +382,10 @@ def _remove_abandoned(target: str) -> None:
     remove = functools.partial(ownership.remove_save, keep_in=target)
     remove_abandoned(*os.path.split(target), remove)
     if os.path.isdir(target):
-        ownership.remove_replacements(target)
-        remove_abandoned(target, "", remove)
+        with contextlib.suppress(OSError):  # it may not be listed
+            names = os.listdir(target)
+            ownership.remove_replacements(target, names)
+            remove_abandoned(target, "", remove, names=names)
 
 
 # --- commit
@@ -393,7 +393,7 @@ def _remove_abandoned(target: str) -> None:
 
 @contextlib.contextmanager
 def _committed(stage: Stage, target: str, durable: bool, existsok: bool) -> Iterator[None]:
-    retired = False
+    retired, replaced = False, None
     try:
         yield
         manifest = stage.manifest
@@ -408,8 +408,8 @@ def _committed(stage: Stage, target: str, durable: bool, existsok: bool) -> Iter
             if not existsok:  # again, since another process may have saved after the first check
                 check_new(target)
             copy_modes(target, stage.path, manifest.files)
-            exchange.put_in_place(stage.path, target, manifest, durable)
-            retired = exchange.retire(stage.path, target)
+            replaced = exchange.put_in_place(stage.path, target, manifest, durable)
+            retired = replaced is not None and exchange.retire(stage.path, target, replaced)
     finally:
         try:
             if os.path.lexists(stage.path):  # it holds the staged files, or after an exchange the replaced save
@@ -417,7 +417,7 @@ def _committed(stage: Stage, target: str, durable: bool, existsok: bool) -> Iter
                 # a journal still needs the staged files
                 if not retired and not os.path.lexists(os.path.join(target, ownership.JOURNAL)):
                     with contextlib.suppress(OSError):
-                        ownership.remove_save(stage.path, keep_in=target)
+                        ownership.remove_save(stage.path, keep_in=target, known=replaced)
         finally:
             stage.close()  # last: after an interrupt, the next save finds an unlocked folder and removes it
 

@@ -147,8 +147,17 @@ class Mapping:
 
     __slots__ = ("__weakref__", "buffer", "descriptor", "filename", "identity", "mode", "nbytes", "offset")
 
-    def __init__(self, fd: int, filename: str | None, nbytes: int, *, offset: int = 0, mode: str = "r+") -> None:
-        info = os.fstat(fd)
+    def __init__(
+        self,
+        fd: int,
+        filename: str | None,
+        nbytes: int,
+        *,
+        offset: int = 0,
+        mode: str = "r+",
+        info: os.stat_result | None = None,
+    ) -> None:
+        info = info or os.fstat(fd)
         if info.st_size < offset + nbytes:
             raise ValueError(
                 f"{filename or 'shared memory'} has {info.st_size} bytes where its tensor needs {offset + nbytes}; "
@@ -194,7 +203,7 @@ class Mapping:
                 raise ValueError(f"{filename} is a pipe, a device or a folder, and a mapping needs a file; pass a file")
             if nbytes is None:
                 nbytes = max(info.st_size - offset, 0)
-            return cls(opened.fileno(), os.path.abspath(filename), nbytes, offset=offset, mode=mode)
+            return cls(opened.fileno(), os.path.abspath(filename), nbytes, offset=offset, mode=mode, info=info)
 
     @classmethod
     def anonymous(cls, nbytes: int) -> Mapping:
