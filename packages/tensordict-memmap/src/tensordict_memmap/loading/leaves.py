@@ -75,7 +75,7 @@ class LeafOpener:
         self.mode = mode
         self.device = None if device is not None and device.type == "cpu" else device
         self.non_blocking = non_blocking
-        self.kept = kept or {}
+        self.kept = {} if kept is None else kept
         self.exact = exact
         # Under a torch mode that replaces new tensors, such as FakeTensorMode, the leaves are made under that mode.
         self.empty = type(torch.empty(0, device="cpu")) is not torch.Tensor or (

@@ -126,6 +126,7 @@ class TreeWriter(Writer):
         super().__init__(data, path, options)
         self.kept: dict[str, torch.Tensor] = {}
         """The mapped tensors of the files that are kept; after the save, those of all files."""
+        self._opener: LeafOpener | None = None
         self.schema = tree.name_files(plan_to_save(data), tie=not options.like)
         self.leaves = list(leaves(self.schema))
         if options.mapped:
@@ -229,21 +230,21 @@ class TreeWriter(Writer):
 
     def map(self, staged: str) -> None:
         """Map the staged files."""
-        opener = self._opener(staged)
+        opener = self.opener()
+        opener.root = staged
         with gc_paused():
             for leaf in self.leaves:
                 tensor = self.kept[leaf.file] = opener(leaf)
                 if isinstance(tensor, MemoryMappedTensor) and tensor.handler.filename == f"{staged}/{leaf.file}":
                     tensor.handler.filename = f"{self.path}/{leaf.file}"
+        opener.root = self.path
 
     def opener(self) -> LeafOpener:
         """Return the opener of the leaves in the committed folder."""
-        return self._opener(self.path)
-
-    def _opener(self, folder: str) -> LeafOpener:
-        opener = LeafOpener(folder, kept=self.kept, mode="r" if self.options.checksum else None)
-        opener.ties = any(leaf.alias is not None for leaf in self.leaves)
-        return opener
+        if self._opener is None:
+            self._opener = LeafOpener(self.path, kept=self.kept, mode="r" if self.options.checksum else None)
+            self._opener.ties = any(leaf.alias is not None for leaf in self.leaves)
+        return self._opener
 
     def mapped(self) -> Any:
         """Return a locked tensordict mapped onto the files."""
