@@ -68,6 +68,10 @@ LINES = [
     "from tensordict.tensorclass import is_tensor_collection, NonTensorData, NonTensorStack",
     "from tensordict.functional import pad, pad_sequence, dense_stack_tds",
     "import tensordict; tensordict.nn.functional_modules._exclude_td_from_pytree().set()",
+    "from tensordict._nestedkey import NestedKey",
+    "import tensordict._contextlib",
+    "from tensordict._td import _TensorDictKeysView",
+    "from tensordict.utils import _STRDTYPE2DTYPE, _DTYPE2STRDTYPE, BufferLegacy",
     "import tensordict; tensordict.tensordict.TensorDict; tensordict._pytree",
 ]
 

@@ -254,3 +254,15 @@ def test_non_tensor_data_has_the_fields_of_a_tensorclass_and_is_made_from_a_tens
     for td in (TensorDict({"x": 1}), TensorDict({"data": "a", "x": 1})):
         with pytest.raises(ValueError, match="must be fields"):
             NonTensorData.from_tensordict(td)
+
+
+def test_non_tensor_data_is_made_from_a_dictionary():
+    made = NonTensorData.from_dict({"data": "a"}, batch_size=[2], device="cpu", names=["time"])
+    assert type(made) is NonTensorData and made.data == "a"
+    assert (made.batch_size, made.device, made.names) == ((2,), torch.device("cpu"), ["time"])
+    value = torch.ones(2)
+    assert NonTensorData.from_dict({"data": value}, auto_batch_size=True).data is value
+    with pytest.raises(ValueError, match="must be fields"):
+        NonTensorData.from_dict({"x": 1})
+    with pytest.raises(TypeError, match="batch_sizes"):
+        NonTensorData.from_dict({"data": "a"}, batch_sizes=[2])

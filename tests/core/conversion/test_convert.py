@@ -181,6 +181,14 @@ def test_names_and_device_are_set():
     assert TensorDict.from_dict(SOURCE, batch_size=[3], names=["time"]).names == ["time"]
 
 
+def test_numbers_of_dictionaries_in_tuples_are_non_tensor_data_of_the_batch_size():
+    td = TensorDict.from_dict({"a": ({"b": 1}, torch.ones(2))}, batch_size=[2])
+    assert td["a", "0", "b"] == 1 and td["a", "0"].batch_size == (2,)
+    assert td["a", "1"].tolist() == [1.0, 1.0]
+    with pytest.raises(RuntimeError, match="batch"):
+        TensorDict.from_dict({"a": (1, 2)}, batch_size=[2])
+
+
 def test_from_dict_refuses_bad_arguments():
     with pytest.raises(ValueError, match="batch_size and batch_dims"):
         TensorDict.from_dict(SOURCE, batch_size=[3], batch_dims=1)

@@ -23,13 +23,16 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from tensordict_core.base import errors, ragged
 from tensordict_core.base.index import Index
+from tensordict_core.base.json_form import DTYPES
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
+from tensordict_core.base.views import KeysView
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.reshaped import ReshapedView
 from tensordict_core.ops.compat.versions import implement_for
 
 __all__ = [
+    "DTYPES",
     "ENTRY_TYPES",
     "HAS_H5",
     "KEY_ERROR",
@@ -37,6 +40,7 @@ __all__ = [
     "LOCK_ERROR",
     "NESTED_TENSORS_AS_LISTS",
     "EntryType",
+    "KeysView",
     "ReshapedView",
     "as_bool",
     "batch_size_after",

@@ -18,7 +18,9 @@ RELEASE = "0.15.3"
 MODULES: Mapping[str, tuple[str, ...]] = {
     "tensordict._C": ("tensordict.utils",),
     "tensordict._reductions": ("tensordict",),
+    "tensordict._contextlib": ("tensordict.utils",),
     "tensordict._lazy": ("tensordict",),
+    "tensordict._nestedkey": ("tensordict.utils",),
     "tensordict._pytree": ("tensordict",),
     "tensordict._td": ("tensordict",),
     "tensordict._tensorcollection": ("tensordict",),
@@ -52,6 +54,7 @@ ANSWER = ("tensordict.base", "tensordict.utils", "tensordict.tensorclass", "tens
 # private name -> module that owns the public one, and its name
 PRIVATE: Mapping[str, tuple[str, str]] = {
     "Buffer": ("torch.nn", "Buffer"),
+    "BufferLegacy": ("torch.nn", "Buffer"),
     "CompatibleType": ("tensordict_core.compat", "EntryType"),
     "NestedKey": ("tensordict_core", "NestedKey"),
     "TensorDictFuture": ("tensordict_memmap", "SaveFuture"),
@@ -67,10 +70,13 @@ PRIVATE: Mapping[str, tuple[str, str]] = {
     "_PermutedTensorDict": ("tensordict_core.compat", "ReshapedView"),
     "_SqueezedTensorDict": ("tensordict_core.compat", "ReshapedView"),
     "_TransposedTensorDict": ("tensordict_core.compat", "ReshapedView"),
+    "_TensorDictKeysView": ("tensordict_core.compat", "KeysView"),
     "_UnsqueezedTensorDict": ("tensordict_core.compat", "ReshapedView"),
     "_ViewedTensorDict": ("tensordict_core.compat", "ReshapedView"),
     "_BatchedUninitializedBuffer": ("tensordict_nn.compat", "BatchedUninitializedBuffer"),
     "_BatchedUninitializedParameter": ("tensordict_nn.compat", "BatchedUninitializedParameter"),
+    "_DTYPE2STRDTYPE": ("tensordict_core.compat", "DTYPES"),
+    "_STRDTYPE2DTYPE": ("tensordict_core.compat", "DTYPES"),
     "_SubTensorDict": ("tensordict_core", "SubTensorDict"),
     "_cat": ("tensordict_core", "cat"),
     "_has_h5": ("tensordict_core.compat", "HAS_H5"),

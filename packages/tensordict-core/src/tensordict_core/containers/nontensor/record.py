@@ -1,10 +1,13 @@
-"""The interface of tensorclasses to the fields of `NonTensorData`: their names, and construction from a tensordict."""
+"""The interface of tensorclasses to the fields of `NonTensorData`: their names, and construction from values."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
+
+from tensordict_core.base.signature import check_options, with_options
+from tensordict_core.ops.io.from_python import BuildOptions
 
 __all__ = ["Record"]
 
@@ -17,7 +20,7 @@ class _Fields:
 
 
 class Record:
-    """``fields`` and ``from_tensordict``, which tensorclasses have too."""
+    """``fields``, ``from_tensordict`` and ``from_dict``, which tensorclasses have too."""
 
     __slots__ = ()
 
@@ -49,10 +52,41 @@ class Record:
         >>> NonTensorData.from_tensordict(TensorDict({"data": "run"}, [2]))
         NonTensorData(data=run, batch_size=torch.Size([2]), device=None)
         """
-        values = {"data": None} | dict(tensordict.items()) | dict(non_tensordict or {})
+        fields = dict(tensordict.items()) | dict(non_tensordict or {})
+        made: Self = cls._of_fields(fields, tensordict.batch_size, tensordict.device)
+        return made
+
+    @classmethod
+    @with_options(BuildOptions, None)
+    def from_dict(cls, input_dict: Mapping[str, Any], **options: Unpack[BuildOptions]) -> Self:
+        """Return the non-tensor data of the value under ``"data"``; the value is not converted.
+
+        Args:
+            input_dict: The values of the fields.
+            batch_size: The batch size; none by default.
+            device: The device.
+            names: A name (or ``None``) for each batch dimension.
+            auto_batch_size: Has no effect, because a value has no dimensions.
+            batch_dims: Has no effect, for the same reason.
+
+        Raises:
+            ValueError: A key is not a field.
+
+        >>> from tensordict_core import NonTensorData
+        >>> NonTensorData.from_dict({"data": "run"}, batch_size=[2])
+        NonTensorData(data=run, batch_size=torch.Size([2]), device=None)
+        """
+        check_options("from_dict", options, BuildOptions)
+        data = cls._of_fields(dict(input_dict), options.get("batch_size") or (), options.get("device"))
+        if (names := options.get("names")) is not None:
+            data.names = names
+        made: Self = data
+        return made
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any], batch_size: Any, device: Any) -> Any:
         known = [field.name for field in dataclasses.fields(_Fields)]
-        if unknown := sorted(values.keys() - {*known}):
+        if unknown := sorted(fields.keys() - {*known}):
             raise ValueError(f"the keys {unknown} must be fields, which are {known}; exclude these keys")
         make: Any = cls
-        made: Self = make(**values, batch_size=tensordict.batch_size, device=tensordict.device)
-        return made
+        return make(**{"data": None} | fields, batch_size=batch_size, device=device)

@@ -84,12 +84,17 @@ def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
 
 
 def _with_values(d: Any, size: torch.Size) -> dict[Any, Any]:
-    """Return a dictionary whose numbers, which have no batch dimension, are non-tensor data of a batch size."""
+    """Return a dictionary whose numbers, which have no batch dimension, are non-tensor data of a batch size.
+
+    These are also the numbers of dictionaries in its dictionaries and tuples, but not those in the tuples themselves.
+    """
     return {
         key: containers.non_tensor(value, batch_size=size)
         if isinstance(value, numbers.Number | np.generic)
         else _with_values(value, size)
         if type(value) is dict
+        else tuple(_with_values(part, size) if type(part) is dict else part for part in value)
+        if type(value) is tuple
         else value
         for key, value in d.items()
     }
@@ -132,11 +137,12 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
     check_options("from_dict", options, BuildOptions)
     device, batch_size = options.get("device"), options.get("batch_size")
     plain = isinstance(d, Mapping) and not isinstance(d, Node)  # tensordicts are mappings too
+    has_size = plain and batch_size is not None and options.get("batch_dims") is None
+    size = as_batch_size(batch_size) if has_size else None
+    d = _with_values(d, size) if size else d
     d = _with_tuples(d, device) if type(d) is dict else d
-    if plain and batch_size is not None and options.get("batch_dims") is None:
+    if size is not None:
         # one pass, and every entry is checked against the batch size under its own key
-        size = as_batch_size(batch_size)
-        d = _with_values(d, size) if size else d
         return containers.dense(d, batch_size=size, device=device, names=options.get("names"))
     return sized(_plain(d, device), options)
 
