@@ -222,6 +222,31 @@ def test_an_update_that_a_parameter_refuses_changes_no_leaf() -> None:
     assert all(leaf.all() for leaf in td.values()) and td["p"].requires_grad
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda td, value: td.set_("a", value),
+        lambda td, value: td.set("a", value, inplace=True),
+        lambda td, value: td.update({"a": value}, inplace=True),
+        lambda td, value: td.update_({"a": value}),
+        lambda td, value: td.apply_(lambda _: value),
+        lambda td, value: td.set_at_("a", 0.0, 0),
+    ],
+)
+def test_a_write_that_torch_refuses_is_a_value_error_and_a_runtime_error(write: Callable[..., Any]) -> None:
+    td = TensorDict({"a": torch.ones(2, requires_grad=True)}, [2])
+    for kind in (ValueError, RuntimeError):
+        with pytest.raises(kind, match="Failed to update 'a': a leaf Variable that requires grad"):
+            write(td, torch.zeros(2))
+    assert td["a"].tolist() == [1.0, 1.0]
+
+
+def test_a_write_into_overlapping_memory_names_the_key() -> None:
+    td = TensorDict({"a": torch.ones(2).expand(4, 2)}, [4])
+    with pytest.raises(ValueError, match="Failed to update 'a': unsupported operation: more than one element"):
+        td.set_("a", torch.zeros(4, 2))
+
+
 def test_written_values_carry_their_gradients() -> None:
     td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(2, 3)}}, [2])
     weight = torch.ones(2, requires_grad=True)

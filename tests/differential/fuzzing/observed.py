@@ -400,7 +400,7 @@ OBSERVED = (
     seen(
         "`tc.update_at_(other, index)`",
         calls="update_at_",
-        kind="^result > RuntimeError",
+        kind="^result > InPlaceWriteError",
         ours="a leaf Variable that requires grad",
         kinds="class",
     ),

@@ -11,6 +11,7 @@ import torch
 from tensordict_core.base.errors.types import (
     ExistingKeyError,
     InPlaceShapeError,
+    InPlaceWriteError,
     KeyThroughLeafError,
     NotAKeyError,
     StackDimError,
@@ -198,12 +199,17 @@ def in_place_kind(key: Any, value: Any, entry: Any) -> InPlaceShapeError:
     )
 
 
-def in_place_leaf(key: Any) -> RuntimeError:
+def in_place_leaf(key: Any) -> InPlaceWriteError:
     """Report that an in-place write goes into a leaf that requires gradients."""
-    return RuntimeError(
-        f"key {key!r}: a leaf Variable that requires grad is being used in an in-place operation; write under "
-        "torch.no_grad(), or into td.data"
+    return InPlaceWriteError(
+        f"Failed to update {key!r}: a leaf Variable that requires grad is being used in an in-place operation; write "
+        "under torch.no_grad(), or into td.data"
     )
+
+
+def in_place_refused(key: Any, error: RuntimeError) -> InPlaceWriteError:
+    """Report that torch refuses an in-place write."""
+    return InPlaceWriteError(f"Failed to update {key!r}: {error}; use set() to replace the entry")
 
 
 def indexed_write_shape(key: Any, got: Sequence[int], expected: Sequence[int]) -> InPlaceShapeError:

@@ -10,6 +10,7 @@ __all__ = [
     "DimensionError",
     "ExistingKeyError",
     "InPlaceShapeError",
+    "InPlaceWriteError",
     "IndexCountError",
     "KeyThroughLeafError",
     "NoGroupError",
@@ -41,7 +42,11 @@ class IndexCountError(IndexError, RuntimeError):
     """An index has more parts than there are batch dimensions."""
 
 
-class InPlaceShapeError(ValueError, RuntimeError):
+class InPlaceWriteError(ValueError, RuntimeError):
+    """A value cannot be written into a leaf."""
+
+
+class InPlaceShapeError(InPlaceWriteError):
     """A value does not have the shape of the leaf, or of the part of it, that it is written into."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
@@ -457,7 +458,11 @@ class Access(Node):
     def _write_entry(self, key: str, old: Any, value: Any, non_blocking: bool = False) -> None:
         """Write a value into the entry ``old`` of a key."""
         if type(old) is Tensor and type(value) is Tensor and old.shape == value.shape and type(self._entries) is dict:
-            old.copy_(value, non_blocking)
+            try:
+                old.copy_(value, non_blocking)
+            except RuntimeError as error:
+                leaf = old.requires_grad and old.is_leaf and torch.is_grad_enabled()
+                raise errors.in_place_leaf(key) if leaf else errors.in_place_refused(key, error) from error
             return
         self._put_entry(key, None, value, non_blocking)
 
