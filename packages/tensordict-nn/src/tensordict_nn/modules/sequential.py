@@ -386,37 +386,43 @@ class TensorDictSequential(TensorDictModule):
         given = as_keys(in_keys) if in_keys is not None else self.in_keys
         wanted = as_keys(out_keys) if out_keys is not None else self.out_keys
         names = self._names()
-        modules = list(zip(names or range(len(self)), self, strict=True))
+        places = names or range(len(self))
+        modules = [(place, m, keys_read(m), keys_written(m)) for place, m in zip(places, self, strict=True)]
         modules = self._backward(self._forward_from(modules, dict.fromkeys(given)), dict.fromkeys(wanted))
         if not modules:
             raise errors.empty_selection(given, wanted)
-        return self._subsequence([m for _, m in modules] if names is None else dict(modules))
+        parts = {place: module for place, module, _, _ in modules}
+        return self._subsequence(list(parts.values()) if names is None else parts)
 
     @staticmethod
     def _forward_from(modules: list[Any], known: dict[Any, None]) -> list[Any]:
+        """Return the modules that can run from some keys, each with its place and the keys that it reads and writes."""
         kept = []
-        for name, module in modules:
+        for place, module, read, written in modules:
             if isinstance(module, TensorDictSequential):
                 try:
                     module = _part(module, in_keys=list(known))
                 except ValueError:
                     continue
-            elif not all(_covers(key, known) for key in keys_read(module)):
+                read, written = keys_read(module), keys_written(module)
+            elif not all(_covers(key, known) for key in read):
                 continue
-            kept.append((name, module))
-            known.update(dict.fromkeys(keys_written(module)))
+            kept.append((place, module, read, written))
+            known.update(dict.fromkeys(written))
         return kept
 
     @staticmethod
     def _backward(modules: list[Any], wanted: dict[Any, None]) -> list[Any]:
+        """Return the modules that some keys need."""
         kept = []
-        for name, module in reversed(modules):
-            if not any(_covers(key, wanted) or _covers_any(key, wanted) for key in keys_written(module)):
+        for place, module, read, written in reversed(modules):
+            if not any(_covers(key, wanted) or _covers_any(key, wanted) for key in written):
                 continue
             if isinstance(module, TensorDictSequential):
                 module = _part(module, out_keys=list(wanted))
-            kept.append((name, module))
-            wanted.update(dict.fromkeys(keys_read(module)))
+                read, written = keys_read(module), keys_written(module)
+            kept.append((place, module, read, written))
+            wanted.update(dict.fromkeys(read))
         return kept[::-1]
 
 
