@@ -361,17 +361,16 @@ def _have_one_value(items: Sequence[Any]) -> bool:
     try:
         distinct = {(other.data_ptr(), other.stride()): other for other in others}
         distinct.pop((first.data_ptr(), first.stride()), None)
-        same = [_equal(first, other) for other in distinct.values()]
-        return all(same) if first.device.type == "cpu" else not same or bool(torch.stack(same).all())
+        if first.device.type == "cpu":
+            return all(torch.equal(first, other) or _equal(first, other) for other in distinct.values())
+        return not distinct or _equal(first, torch.stack(list(distinct.values())))  # waits for the device once
     except (RuntimeError, AttributeError):  # sparse and jagged tensors, and those that vmap maps
         return False
 
 
-def _equal(a: Tensor, b: Tensor) -> Any:
-    """Return whether two tensors of one shape are equal, NaN included; a tensor if they are on an accelerator."""
-    if a.device.type == "cpu" and torch.equal(a, b):
-        return True
-    return (a.eq(b) | (a.ne(a) & b.ne(b))).all()
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether tensors that broadcast are equal, NaN included."""
+    return bool((a.eq(b) | (a.ne(a) & b.ne(b))).all())
 
 
 containers.unbatched = UnbatchedTensor
