@@ -18,7 +18,7 @@ import tensordict
 if "tensordict_core" in tensordict.TensorDict.__module__:
     pytest.skip("the suite stands in for the reference", allow_module_level=True)
 
-from fuzzing import calls, programs, rules
+from fuzzing import calls, oracles, predicates, programs, rules, structures
 from fuzzing.outcomes import describe, differences
 from fuzzing.search import Findings, cluster, open_clusters, search
 
@@ -106,6 +106,33 @@ def test_a_difference_is_found_and_shrunk_to_what_it_needs():
     assert differing
     smallest = programs.shrink(differing[0], *spaces, cluster)
     assert programs.compare(smallest, *spaces) and len(str(smallest.lines())) <= len(str(differing[0].lines()))
+
+
+def oracle(program: calls.Program) -> set[str]:
+    """The starts of the rows that oracles alone find for the differences of a program."""
+    oracles.DECIDED.clear()
+    found = programs.compare(program, *predicates.spaces())
+    assert found
+    return {next((r.row for r in rules.ORACLES if r.matches(program, d)), "") for d in found}
+
+
+def test_an_oracle_explains_what_the_reference_does_with_a_simpler_container_only(monkeypatch):
+    entries = {"x": structures.Tensor((1,)), "y": structures.Tensor((1,), start=1)}
+    instance = structures.Node("class", (), entries, suffix=".lock_()")
+    write = calls.Call("setitem td", "setitem(x, @)", ((None, "I[None]"), (None, "x[I[None]] * 2")))
+    locked = calls.Program(instance, write)
+    assert oracle(locked) == {"operations of a tensorclass that the reference refuses"}
+    stack = structures.Node("lazy", (3, 1, 3), elements=(structures.Node("dense", (1, 3), {}),) * 3)
+    empty = calls.Program(stack, calls.Call("getitem index", "x[@]", ((None, "I[np.array([1, 1]), 1:]"),)))
+    assert oracle(empty) == {"operations of a lazy stack that the reference does otherwise"}
+    part = structures.Node("dense", (2,), {"a": structures.Tensor((2,))})
+    written = calls.Program(
+        structures.Node("lazy", (3, 2), elements=(part,) * 3),
+        calls.Call("setitem value", "setitem(x, @)", ((None, "0"), (None, "1.0"))),
+    )
+    assert not programs.compare(written, *predicates.spaces())
+    monkeypatch.setitem(predicates.spaces()[1], "setitem", lambda x, index, value: x)  # a write that is lost
+    assert oracle(locked) == oracle(written) == {""}
 
 
 def test_the_programs_cover_the_public_methods():

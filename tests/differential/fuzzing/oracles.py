@@ -20,7 +20,7 @@ from fuzzing.outcomes import Broken, Difference, Leaf, Tree, differences, rows
 from fuzzing.predicates import spaces
 from fuzzing.structures import Node
 
-__all__ = ["as_dense", "as_tensordict", "beside_values"]
+__all__ = ["DECIDED", "as_dense", "as_tensordict", "beside_values"]
 
 Change = Callable[[Node], Node]
 Explain = Callable[[Program, list[Difference]], str | None]
@@ -96,15 +96,16 @@ def _decides(change: Change, part: bool, explain: Explain, program: Program) -> 
     return all(_same(expected.values[name], given.values[name], part) for name in names)
 
 
-_DECIDED: dict[tuple[Any, ...], bool] = {}
+DECIDED: dict[tuple[Any, ...], bool] = {}
+"""The answers of oracles, by the change of the containers and the program."""
 
 
 def _oracle(change: Change, part: bool, explain: Explain, program: Program, difference: Difference) -> bool:
     key = (change, *program.lines())
-    if key not in _DECIDED:
-        _DECIDED[key] = False  # while it is asked about
-        _DECIDED[key] = _decides(change, part, explain, program)
-    return _DECIDED[key]
+    if key not in DECIDED:
+        DECIDED[key] = False  # while it is asked about
+        DECIDED[key] = _decides(change, part, explain, program)
+    return DECIDED[key]
 
 
 def as_dense(explain: Explain) -> Callable[[Program, Difference], bool]:
