@@ -351,7 +351,7 @@ RARE = (
         calls="(torch[.])?unbind",
         kind="locked",
         theirs="True",
-        kinds="^lazy.*Values.*locked",
+        kinds="Values.*locked",
     ),
     seen(
         "the locks of results of `pow",
