@@ -155,6 +155,20 @@ WRITES = (
         text=r"I\[(np[.]array|torch[.]tensor)\(.*\), (np[.]array|torch[.]tensor)\(",
     ),
     seen("an invalid key or index", calls="split_keys", kind="^RecursionError > KeyError", text=r"[\[ ]\(\)[,\]]"),
+    seen(
+        "names of non-tensor values",
+        calls="stack_tensors",
+        kind="^ValueError > result",
+        theirs="The dimension name \\w is already taken",
+        text="NonTensor",
+    ),
+    seen(
+        '`LazyStackedTensorDict.from_dict({"a": tensor})`',
+        calls="from_list",
+        kind="^result > RuntimeError",
+        ours="from_list needs at least one element",
+        kinds="^lazy",
+    ),
     # unbatched tensors
     seen(
         "`td.add(other, default=0.0)`",
