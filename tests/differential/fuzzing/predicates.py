@@ -168,7 +168,8 @@ FAULTS = {
     "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
     r"|does not support|to the desired output type|expected input to have floating"
     r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
-    r"|only support floating point|cannot take a value of dtype|convertible without narrowing|Autograd not support dtype",
+    r"|only support floating point|cannot take a value of dtype"
+    r"|convertible without narrowing|Autograd not support dtype",
     "no stack": r"Failed to stack|cannot stack densely"
     r"|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
@@ -211,7 +212,8 @@ FAULTS = {
     "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)|apply to a 'str' object",
     "index": r"is out of bounds|too many indices|Invalid index|used as indices must be|shape of the mask",
     "value": r"of type \w+ cannot be written|cannot take a \w+ in place"
-    r"|Cannot update a NonTensorDataBase|__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
+    r"|Cannot update a NonTensorDataBase"
+    r"|__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
 }
 """What makes a call fail, by the words of both libraries' errors."""
 
