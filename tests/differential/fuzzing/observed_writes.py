@@ -212,7 +212,7 @@ WRITES = (
     # ragged lazy stacks and values in them
     seen(
         RAGGED,
-        calls="del_|delete",
+        calls="del_|delitem key",
         kind="^KeyError > result",
         theirs="not found in any of the stacked",
         kinds="^lazy.*ragged",
