@@ -215,14 +215,16 @@ def test_a_name_of_many_parts_is_a_key():
     assert keys(by_names({name: leaf(1)})) == [name]
 
 
-def test_plain_tensordicts_are_described_as_by_their_schema():
-    weight = torch.nn.Parameter(torch.ones(2, 3))
-    td = TensorDict({"a": torch.arange(3.0), "b": {"c": weight, "d": {"e": torch.zeros(())}}, "f": torch.ones(2)})
+@pytest.mark.parametrize("size", [[], [2]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8])
+def test_plain_tensordicts_are_described_as_by_their_schema(size, dtype):
+    below = TensorDict({"c": torch.nn.Parameter(torch.ones(2, 3)), "d": TensorDict({"e": torch.zeros(2)}, size)}, size)
+    td = TensorDict({"a": torch.arange(2, dtype=dtype), "b": below, "f": torch.ones(2)}, size)
     plain, pack = describe_plain(td), describe(plan(td))
     first, second = plain.layout(), pack.layout()
     assert [form.text for form in first.forms] == [form.text for form in second.forms]
-    assert first._replace(forms=()) == second._replace(forms=()) and first.keys[2] == ("b", "d", "e")
-    assert plain.metadata(plain.names) == pack.metadata(plain.names)
+    assert first._replace(forms=()) == second._replace(forms=()) and ("b", "d", "e") in first.keys
+    assert plain.metadata(first.names) == pack.metadata(first.names)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,6 @@ def test_plain_tensordicts_are_described_as_by_their_schema():
         "tied": lambda td: td.set("x", td["a"]),
         "transposed": lambda td: td.set("x", torch.ones(2, 3).T),
         "empty": lambda td: td.set("x", torch.ones(0)),
-        "other width": lambda td: td.set("x", torch.ones(3, dtype=torch.float64)),
         "complex": lambda td: td.set("x", torch.ones(3, dtype=torch.complex128)),
         "negative": lambda td: td.set("x", torch._neg_view(torch.ones(3))),
         "sparse": lambda td: td.set("x", torch.ones(3).to_sparse()),

@@ -27,7 +27,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, digest, follows
-from tensordict_memmap.formats.safetensors.header import CODES, METADATA, Form, ranks
+from tensordict_memmap.formats.safetensors.header import CODES, METADATA, Form, file_order
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import (
     STACKED,
@@ -104,9 +104,8 @@ class Pack:
         """
         chosen = slice(None) if part is None else slice(part.start, part.stop)
         leaves, forms, addresses = self.leaves[chosen], self.forms[chosen], self.addresses[chosen]
-        rank = ranks(dict.fromkeys(forms))
-        if any(rank.values()):
-            order = sorted(range(len(forms)), key=list(map(rank.__getitem__, forms)).__getitem__)
+        order = file_order(forms)
+        if order is not None:
             leaves, forms = [leaves[n] for n in order], [forms[n] for n in order]
             addresses = [addresses[n] for n in order]
         names, keys = [leaf.file for leaf in leaves], [leaf.key for leaf in leaves]

@@ -35,6 +35,7 @@ __all__ = [
     "Kind",
     "Slot",
     "dump_header",
+    "file_order",
     "header_length",
     "load_header",
     "ranks",
@@ -168,6 +169,18 @@ def ranks(forms: Iterable[Form]) -> dict[Form, int]:
     kinds = sorted(dict.fromkeys((form.width, form.dtype) for form in forms), key=lambda kind: -kind[0])
     rank = {kind: number for number, kind in enumerate(kinds)}
     return {form: rank[form.width, form.dtype] for form in forms}
+
+
+def file_order(forms: Sequence[Form]) -> list[int] | None:
+    """Return the numbers of tensors in the order of `ranks`; None if they are in that order.
+
+    >>> file_order([Form(torch.uint8, (3,)), Form(torch.float64, (1,))])
+    [1, 0]
+    """
+    rank = ranks(dict.fromkeys(forms))
+    if not any(rank.values()):
+        return None
+    return sorted(range(len(forms)), key=list(map(rank.__getitem__, forms)).__getitem__)
 
 
 def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int], metadata: Mapping[str, str]) -> bytes:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap.formats.safetensors.describe import Forms, Layout, are_plain
+from tensordict_memmap.formats.safetensors.describe import RECORD, VERSION, Forms, Layout, are_plain
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, are_parts, digest
-from tensordict_memmap.formats.safetensors.header import Form, ranks
+from tensordict_memmap.formats.safetensors.header import Form, file_order
+from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Path
 
 __all__ = ["PlainPack", "describe_plain"]
@@ -31,8 +32,9 @@ _dtype_and_shape, _is_cpu = attrgetter("dtype", "shape"), attrgetter("is_cpu")
 
 @dataclass(slots=True)
 class PlainPack:
-    """The tensors of a safetensors file whose names determine its structure."""
+    """The tensors of a safetensors file whose names determine its structure, except the batch size of all nodes."""
 
+    size: tuple[int, ...]
     names: list[str] = field(default_factory=list)
     keys: list[Path] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
@@ -40,17 +42,40 @@ class PlainPack:
     addresses: list[int] = field(default_factory=list)
 
     def layout(self, part: range | None = None) -> Layout:
-        """Put all tensors in a row."""
-        ends = list(accumulate([form.nbytes for form in self.forms]))
-        return Layout(self.names, self.keys, self.sources, self.forms, ends, self.addresses)
+        """Put all tensors in a row, as `Pack.layout` does."""
+        columns: list[list[Any]] = [self.names, self.keys, self.sources, self.forms, self.addresses]
+        order = file_order(self.forms)
+        if order is not None:
+            columns = [[column[n] for n in order] for column in columns]
+        names, keys, sources, forms, addresses = columns
+        return Layout(names, keys, sources, forms, list(accumulate([form.nbytes for form in forms])), addresses)
 
     def metadata(self, names: Sequence[str] | None) -> dict[str, str]:
-        """Return the texts about the file."""
-        return {"format": "pt", DIGEST: digest("", self.names)}
+        """Return the texts about the file, as `Pack.metadata` does."""
+        texts, in_order = {"format": "pt"}, names == self.names
+        if self.size or not in_order:
+            texts[RECORD] = nontensor.quick_dumps({"version": VERSION, "root": self._record()}, finite=True).decode()
+        if in_order:
+            texts[DIGEST] = digest(texts.get(RECORD, ""), self.names)
+        return texts
+
+    def _record(self) -> dict[str, Any]:
+        nodes: dict[Path, dict[str, Any]] = {}
+
+        def add(key: Path) -> dict[str, Any]:
+            node = nodes[key] = {"batch_size": list(self.size), "names": None, "keys": {}}
+            if key:
+                (nodes.get(key[:-1]) or add(key[:-1]))["keys"][key[-1]] = {"td": node}
+            return node
+
+        for key, name in zip(self.keys, self.names, strict=True):
+            above = key[:-1]
+            (nodes.get(above) or add(above))["keys"][key[-1]] = {"tensor": name}
+        return nodes[()]
 
     def collect(self, td: Any, key: Path, start: str) -> bool:
         """Add the tensors of a node and of those below; return False if it holds anything else."""
-        if type(td) is not TensorDict or td._meta.batch_size or td._meta.names is not None:
+        if type(td) is not TensorDict or td._meta.batch_size != self.size or td._meta.names is not None:
             return False
         entries = dict(td._items())
         if not are_parts(entries, start):
@@ -82,12 +107,11 @@ class PlainPack:
                     return False
             except RuntimeError:  # a tensor that is not strided, or has no memory of its own
                 return False
-        # tensors of several widths are in another order than their names
-        return are_plain(self.names, self.addresses, forms) and not any(ranks(forms.values()).values())
+        return are_plain(self.names, self.addresses, forms)
 
 
 def describe_plain(td: Any) -> PlainPack | None:
-    """Describe a tensordict of nothing but plain tensors, without batch size and names; return None for others.
+    """Describe a tensordict of nothing but plain tensors, whose nodes share a batch size; return None for others.
 
     Args:
         td: The tensordict.
@@ -96,5 +120,7 @@ def describe_plain(td: Any) -> PlainPack | None:
     >>> pack.names, describe_plain(TensorDict({"a": torch.ones(2, 3).T}))
     (['a', 'b.c'], None)
     """
-    pack = PlainPack()
+    if type(td) is not TensorDict:
+        return None
+    pack = PlainPack(td._meta.batch_size)
     return pack if pack.collect(td, (), "") and pack.look() else None
