@@ -10,7 +10,7 @@ import torch
 from tensordict_core import is_tensorclass
 from tensordict_core.extension import Meta, annotate, annotation, find_type, register_value_writer, type_name
 
-__all__ = ["child_meta", "locked_if", "save_by", "unwrapped", "wrapped"]
+__all__ = ["around", "child_meta", "inside", "locked_if", "save_by", "unwrapped", "wrapped"]
 
 _SAVE = "store_save"
 """Annotation of non-tensor data that was read from a store: stores new values of it."""
@@ -52,11 +52,22 @@ def locked_if(td: Any, locked: bool) -> Any:
     return td.lock_() if locked else td
 
 
+def inside(value: Any) -> Any:
+    """Return the tensordict inside a tensorclass; ``None`` of any other entry."""
+    form = value._disk_form() if is_tensorclass(value) else None
+    return None if form is None else form[1]["_tensordict"]
+
+
+def around(cls: Any, td: Any) -> Any:
+    """Return a tensorclass around a tensordict, without a copy; the reverse of `inside`."""
+    return cls._from_disk_form({}, {"_tensordict": td})
+
+
 def wrapped(child: Any, facts: dict[str, Any], locked: bool) -> Any:
     """Return a nested node, locked on request, in the tensorclass that the store names, if that is registered here."""
     child = locked_if(child, locked)
     cls = find_type(facts["class"]) if "class" in facts else None
-    return cls._from_disk_form({}, {"_tensordict": child}) if cls is not None and is_tensorclass(cls) else child
+    return around(cls, child) if cls is not None and is_tensorclass(cls) else child
 
 
 def unwrapped(key: str, value: Any, where: str) -> tuple[Any, dict[str, Any]]:
@@ -74,7 +85,7 @@ def unwrapped(key: str, value: Any, where: str) -> tuple[Any, dict[str, Any]]:
     {}
     """
     if is_tensorclass(value):
-        return value._disk_form()[1]["_tensordict"], {"class": type_name(type(value))}
+        return inside(value), {"class": type_name(type(value))}
     if value._is_opaque:
         raise TypeError(
             f"the entry {key!r} is {type(value).__name__}, which has no batch dimensions and cannot be stored {where}; "

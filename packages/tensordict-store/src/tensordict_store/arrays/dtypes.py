@@ -9,7 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["as_array", "as_bits", "dtype_named", "empty", "numpy_dtype", "torch_dtype"]
+__all__ = ["DTYPE", "as_array", "as_bits", "check_plain", "dtype_named", "empty", "numpy_dtype", "torch_dtype"]
+
+DTYPE = "__tensordict_dtype__"
+"""Attribute of an array of unsigned integers that are the bits of another dtype: its name."""
 
 _NATIVE: dict[torch.dtype, Any] = {
     torch.bool: np.dtype(np.bool_),
@@ -51,6 +54,17 @@ def numpy_dtype(dtype: torch.dtype) -> tuple[Any, str | None]:
     if name not in _NAMED:
         raise TypeError(f"dtype {dtype} cannot be stored in an array; convert the entry to a plain dtype first")
     return _NATIVE[_BITS[dtype.itemsize]], name
+
+
+def check_plain(key: str, value: Any, form: str) -> None:
+    """Check that a tensor can be stored as an array or as bytes; ``form`` is which, for the error.
+
+    Raises:
+        TypeError: The tensor has no plain form.
+    """
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        raise TypeError(f"the entry {key!r} has layout {value.layout} and cannot be stored as {form}; densify it first")
+    numpy_dtype(value.dtype)
 
 
 def torch_dtype(dtype: Any) -> torch.dtype | None:

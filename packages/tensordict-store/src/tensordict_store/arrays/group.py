@@ -13,10 +13,28 @@ from torch import Tensor
 from tensordict_store.arrays.selection import Range, Selection
 from tensordict_store.arrays.values import Encoded
 
-__all__ = ["FACTS", "Array", "Group", "Target", "Writable"]
+__all__ = ["FACTS", "Array", "Group", "Target", "Writable", "check_facts", "visible_shape"]
 
 FACTS = "__tensordict__"
 """Attribute of a group: its batch size, its names, and the class of a tensorclass."""
+
+
+def visible_shape(shape: Sequence[int], rows: int | None) -> torch.Size:
+    """Return the shape of an array without the rows that an interrupted append left behind the batch."""
+    return torch.Size((rows, *shape[1:])) if rows is not None and shape and shape[0] > rows else torch.Size(shape)
+
+
+def check_facts(facts: Any, name: str, location: Any) -> dict[str, Any]:
+    """Return the attribute `FACTS` of a group.
+
+    Raises:
+        ValueError: It is no dictionary.
+    """
+    if not isinstance(facts, dict):
+        raise ValueError(
+            f"the attribute {FACTS!r} of group {name!r} in {location!r} is damaged; remove it, and pass batch_size"
+        )
+    return facts
 
 
 class Writable(Protocol):

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensordict_store.arrays.dtypes import as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
-from tensordict_store.arrays.group import FACTS, Array, Group
+from tensordict_store.arrays.dtypes import DTYPE, as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
+from tensordict_store.arrays.group import FACTS, Array, Group, check_facts, visible_shape
 from tensordict_store.arrays.selection import Range, Selection
 from tensordict_store.arrays.values import BYTES, PLAIN, STACK, TEXT, VALUE, Encoded, text_of
 from tensordict_store.extras import require
@@ -26,9 +26,6 @@ from tensordict_store.tables.staging import staged
 
 __all__ = ["H5Array", "H5Group", "create_file", "open_group"]
 
-_DTYPE = "__tensordict_dtype__"
-"""Attribute of an array of unsigned integers that are the bits of another dtype: its name."""
-
 
 class H5Array(Array):
     """A dataset of an HDF5 file."""
@@ -39,17 +36,15 @@ class H5Array(Array):
         self.file = file
         self.dataset = dataset
         stored = dataset.dtype
-        shape = torch.Size(dataset.shape or ())
-        # rows that an interrupted append left behind the batch do not exist
-        self.shape = torch.Size((rows, *shape[1:])) if rows is not None and shape and shape[0] > rows else shape
+        self.shape = visible_shape(dataset.shape or (), rows)
         self._kind = stored
         self._offset: int | None = None
         h5py = require("h5", "PersistentTensorDict")
         attributes = dataset.attrs if h5py.h5a.get_num_attrs(dataset.id) else ()
         marked = VALUE in attributes or STACK in attributes or TEXT in attributes or h5py.check_opaque_dtype(stored)
         self.dtype = None if marked else torch_dtype(stored)
-        if self.dtype is not None and stored.kind == "u" and _DTYPE in attributes:
-            self.dtype = dtype_named(text_of(dataset.attrs[_DTYPE]))
+        if self.dtype is not None and stored.kind == "u" and DTYPE in attributes:
+            self.dtype = dtype_named(text_of(dataset.attrs[DTYPE]))
         if self.dtype is not None and file.direct and stored.isnative and dataset.chunks is None:
             self._offset = dataset.id.get_offset()
 
@@ -264,7 +259,7 @@ class H5Group(Group):
         else:
             dataset = self.group.create_dataset(name, shape=tuple(shape), dtype=stored, **options)
         if other is not None:
-            dataset.attrs[_DTYPE] = other
+            dataset.attrs[DTYPE] = other
         return H5Array._created(self.file, dataset, stored, dtype, shape)
 
     def put_value(self, name: str, value: Encoded) -> None:
@@ -332,12 +327,7 @@ class H5Group(Group):
             facts = json.loads(text_of(found))
         except ValueError:
             facts = None
-        if not isinstance(facts, dict):
-            raise ValueError(
-                f"the attribute {FACTS!r} of group {self.group.name!r} in {self.file.path!r} is damaged; "
-                "remove it, and pass batch_size"
-            )
-        return facts
+        return check_facts(facts, self.group.name, self.file.path)
 
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Replace the metadata of the group in the file."""

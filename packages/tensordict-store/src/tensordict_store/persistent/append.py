@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tensordict_store.arrays.group import Array
 from tensordict_store.arrays.values import encode
+from tensordict_store.nodes import inside
 
 __all__ = ["append_rows"]
 
@@ -72,9 +73,8 @@ def _plan(td: Any, rows: Any, prefix: tuple[str, ...], total: int, steps: list[S
         entry, new = td._group.find(key), rows._get(key)
         if not isinstance(entry, Array):
             child = td._child(key, entry)
-            form = child._disk_form()
-            if form is not None:
-                child, new = form[1]["_tensordict"], new._disk_form()[1]["_tensordict"]
+            if (inner := inside(child)) is not None:
+                child, new = inner, inside(new)
             _plan(child, new, (*prefix, key), total, steps, nodes)
         elif entry.dtype is None:
             value = td._value(key, entry)

@@ -20,7 +20,7 @@ from tensordict_store.arrays.group import Array, Group, Target
 from tensordict_store.arrays.selection import Selection, Selector, select
 from tensordict_store.arrays.values import decode, encode
 from tensordict_store.errors import PlaceError
-from tensordict_store.nodes import child_meta, locked_if, save_by, unwrapped, wrapped
+from tensordict_store.nodes import around, child_meta, inside, locked_if, save_by, unwrapped, wrapped
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
 from tensordict_store.persistent.opened import Opened
@@ -234,9 +234,7 @@ class PersistentTensorDict(Opened, CustomContainer):
                 entries[key] = (
                     child._add_requests(rows, pairs, places)
                     if isinstance(child, PersistentTensorDict)
-                    else type(child)._from_disk_form(
-                        {}, {"_tensordict": child._disk_form()[1]["_tensordict"]._fetched(index)}
-                    )
+                    else around(type(child), inside(child)._fetched(index))
                 )
         return dense(entries, self._meta if index is None else index.meta(self._meta))
 
@@ -273,7 +271,9 @@ class PersistentTensorDict(Opened, CustomContainer):
             entry.write(box, value.narrow(selection.dim, place, stop - start) if len(selection.runs) > 1 else value)
 
     def _set(self, key: str, value: Any) -> None:
-        if isinstance(value, Node) and (value is self._children.get(key) or self._is_own(key, value)):
+        if isinstance(value, Node) and (
+            value is self._children.get(key) or inside(value) is self._children.get(key, self)
+        ):
             return
         put = self._prepared(key, value)
         self._children.pop(key, None)
@@ -287,10 +287,6 @@ class PersistentTensorDict(Opened, CustomContainer):
             return
         with self._group.undone_by_errors(key):
             put(self._group)
-
-    def _is_own(self, key: str, value: Any) -> bool:
-        inner = value._disk_form()
-        return inner is not None and inner[1].get("_tensordict") is self._children.get(key, self)
 
     def _del(self, key: str) -> None:
         self._group.remove(key)

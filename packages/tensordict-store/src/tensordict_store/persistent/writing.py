@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensordict_core import TensorDict, is_tensorclass
+from tensordict_core import TensorDict
 from tensordict_core.extension import Index, Meta, Node
-from tensordict_store.arrays.dtypes import as_array, numpy_dtype
+from tensordict_store.arrays.dtypes import as_array, check_plain
 from tensordict_store.arrays.group import Target
+from tensordict_store.nodes import around, inside
 
 __all__ = ["facts_of", "memmap_in_blocks", "prepared_tensor", "reader"]
 
@@ -46,11 +47,7 @@ def prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) ->
     Raises:
         TypeError: The tensor has no plain form.
     """
-    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
-        raise TypeError(
-            f"the entry {key!r} has layout {value.layout} and cannot be stored as an array; densify it first"
-        )
-    numpy_dtype(value.dtype)
+    check_plain(key, value, "an array")
     shape, dtype = value.shape, value.dtype
 
     def put(group: Target) -> None:
@@ -86,18 +83,11 @@ def _shapes(node: Any) -> TensorDict:
             out.set(key, torch.zeros((), dtype=entry.dtype, device="cpu").expand(entry.shape))
         elif type(entry) is type(node):
             out.set(key, _shapes(entry))
-        elif (inner := _inner(entry)) is not None:
-            wrapper: Any = type(entry)
-            out.set(key, wrapper._from_disk_form({}, {"_tensordict": _shapes(inner)}))
+        elif (inner := inside(entry)) is not None:
+            out.set(key, around(type(entry), _shapes(inner)))
         else:
             out.set(key, entry)
     return out
-
-
-def _inner(node: Any) -> Any:
-    """Return the tensordict of a tensorclass; ``None`` for non-tensor data."""
-    form = node._disk_form() if is_tensorclass(node) else None
-    return None if form is None else form[1]["_tensordict"]
 
 
 def _fill(target: Any, node: Any) -> None:
@@ -105,8 +95,8 @@ def _fill(target: Any, node: Any) -> None:
         if isinstance(entry, Node):
             if type(entry) is type(node):
                 _fill(target.get(key), entry)
-            elif (inner := _inner(entry)) is not None:
-                _fill(_inner(target.get(key)), inner)
+            elif (inner := inside(entry)) is not None:
+                _fill(inside(target.get(key)), inner)
             continue
         leaf, read = target.get(key), reader(node, key)
         if not entry.ndim:

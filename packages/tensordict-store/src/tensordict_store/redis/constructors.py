@@ -10,6 +10,7 @@ import torch
 
 from tensordict_core import TensorDict, is_tensorclass
 from tensordict_core.extension import CustomContainer, Meta, Node, as_batch_size, as_device, find_type
+from tensordict_store.nodes import around, inside
 from tensordict_store.redis.connection import Connection
 from tensordict_store.redis.tree import Change, Path, Tree
 from tensordict_store.redis.writes import add_zeros
@@ -82,7 +83,7 @@ class Constructors:
         """
         tree = tree_at((backend, host, port, db, unix_socket_path), prefix, kwargs)
         if is_tensorclass(td):
-            td = td._disk_form()[1]["_tensordict"]
+            td = inside(td)
         own = td._meta
         meta = Meta(own.batch_size, own.device if device is None else as_device(device), own.names)
         self = cls._at(tree, (), meta, bool(kwargs.get("allow_pickle")))
@@ -191,7 +192,7 @@ class Constructors:
         chosen: Any = find_type(tensorclass_cls) if isinstance(tensorclass_cls, str) else tensorclass_cls
         if tensorclass_cls is not None and (chosen is None or not is_tensorclass(chosen)):
             raise TypeError(f"tensorclass_cls={tensorclass_cls!r} is not a tensorclass; pass the class itself")
-        return store if chosen is None else chosen._from_disk_form({}, {"_tensordict": store})
+        return store if chosen is None else around(chosen, store)
 
     @classmethod
     def from_schema(

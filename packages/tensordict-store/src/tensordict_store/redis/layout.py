@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict_store.arrays.dtypes import numpy_dtype
+from tensordict_store.arrays.dtypes import check_plain
 
 __all__ = [
     "Path",
@@ -96,9 +96,7 @@ def tensor_record(key: str, value: Any) -> Record:
     >>> tensor_record("a", torch.zeros(2)).fields()
     {'dtype': 'torch.float32', 'shape': '[2]'}
     """
-    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
-        raise TypeError(f"the entry {key!r} has layout {value.layout} and cannot be stored as bytes; densify it first")
-    numpy_dtype(value.dtype)
+    check_plain(key, value, "bytes")
     return Record(value.dtype, value.shape)
 
 

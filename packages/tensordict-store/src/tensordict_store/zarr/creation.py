@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensordict_store.arrays.dtypes import as_array, numpy_dtype
+from tensordict_store.arrays.dtypes import DTYPE, as_array, numpy_dtype
 from tensordict_store.arrays.group import FACTS, Target
 from tensordict_store.arrays.selection import Range
 from tensordict_store.arrays.values import VALUE, Encoded
@@ -19,10 +19,8 @@ from tensordict_store.extras import require
 from tensordict_store.zarr.layout import array_options
 from tensordict_store.zarr.store import check_name, consolidated, open_store, to_keep
 
-__all__ = ["DTYPE", "NewGroup", "Requests", "value_array"]
+__all__ = ["NewGroup", "Requests", "value_array"]
 
-DTYPE = "__tensordict_dtype__"
-"""Attribute of an array of unsigned integers that are the bits of another dtype: its name."""
 _QUEUED = 1 << 26
 """Bytes that wait at most before they are written."""
 _METADATA = "zarr.json"

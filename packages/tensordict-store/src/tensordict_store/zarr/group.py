@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensordict_store.arrays.dtypes import as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
-from tensordict_store.arrays.group import FACTS, Array, Group
+from tensordict_store.arrays.dtypes import DTYPE, as_array, as_bits, dtype_named, numpy_dtype, torch_dtype
+from tensordict_store.arrays.group import FACTS, Array, Group, check_facts, visible_shape
 from tensordict_store.arrays.selection import Range, Selection
 from tensordict_store.arrays.values import STACK, TEXT, VALUE, Encoded
 from tensordict_store.extras import require
-from tensordict_store.zarr.creation import DTYPE, NewGroup, Requests, value_array
+from tensordict_store.zarr.creation import NewGroup, Requests, value_array
 from tensordict_store.zarr.layout import array_options
 from tensordict_store.zarr.store import Store, check_name, consolidate, open_store, replace_folder, to_keep
 
@@ -31,9 +31,7 @@ class ZarrArray(Array):
     def __init__(self, store: Store, array: Any, rows: int | None) -> None:
         self.store = store
         self.array = array
-        shape = torch.Size(array.shape)
-        # rows that an interrupted append left behind the batch do not exist
-        self.shape = torch.Size((rows, *shape[1:])) if rows is not None and shape and shape[0] > rows else shape
+        self.shape = visible_shape(array.shape, rows)
         self.attributes = array.attrs.asdict()
         marked = any(name in self.attributes for name in (VALUE, STACK, TEXT))
         stored = np.dtype(array.dtype)
@@ -286,13 +284,7 @@ class ZarrGroup(Group):
     def facts(self) -> dict[str, Any]:
         """The metadata of the group in the store; empty if another program wrote it."""
         self.store.check_open()
-        facts = self.group.attrs.get(FACTS, {})
-        if not isinstance(facts, dict):
-            raise ValueError(
-                f"the attribute {FACTS!r} of group {self.group.name!r} in {self.store.location!r} is damaged; "
-                "remove it, and pass batch_size"
-            )
-        return facts
+        return check_facts(self.group.attrs.get(FACTS, {}), self.group.name, self.store.location)
 
     def set_facts(self, facts: dict[str, Any]) -> None:
         """Replace the metadata of the group in the store."""
