@@ -216,8 +216,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         stack: Any = source if isinstance(source, Node) and not source._is_opaque else None
         if stack is None or len(stack._meta.batch_size) <= self.stack_dim:
             return None
-        same = stack._is_lazy_stack and stack.stack_dim == self.stack_dim
-        parts: Sequence[Any] = stack.tensordicts if same else stack._unbind(self.stack_dim)
+        parts: Sequence[Any] = stack._unbind(self.stack_dim)
         return parts if len(parts) == len(self.tensordicts) else None
 
     def _plan_update(self: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:

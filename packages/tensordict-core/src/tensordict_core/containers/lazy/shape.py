@@ -115,9 +115,7 @@ class LazyReshaping:
         if first is None:
             return full[0]
         at = first.stack_dim
-        parts = [
-            item.tensordicts if item._is_lazy_stack and item.stack_dim == at else item._unbind(at) for item in full
-        ]
+        parts = [item._unbind(at) for item in full]
         if dim == at:
             return first._restacked([td for column in parts for td in column], at)
         columns = zip(*parts, strict=True)

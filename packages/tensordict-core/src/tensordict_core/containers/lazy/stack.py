@@ -381,8 +381,6 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         tds = self.tensordicts
         if other is None:
             others: Sequence[Any] = [None] * len(tds)
-        elif isinstance(other, LazyStackedTensorDict) and other._stack_dim == self._stack_dim:
-            others = other.tensordicts
         elif len(other._meta.batch_size) <= self._stack_dim:
             for i, td in enumerate(tds):
                 found: list[Any] = []

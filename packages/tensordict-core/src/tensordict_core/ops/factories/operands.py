@@ -129,9 +129,8 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
         raise ValueError(f"default={default!r} is unknown; pass a number, a tensor, 'intersection' or None")
     if td._is_lazy_stack:
         # the keys of the elements may differ
-        same_dim = other._is_lazy_stack and other.stack_dim == td.stack_dim
-        others = other.tensordicts if same_dim else other._unbind(td.stack_dim)
-        pairs = [complete(mine, theirs, default) for mine, theirs in zip(td.tensordicts, others, strict=True)]
+        elements = zip(td.tensordicts, other._unbind(td.stack_dim), strict=True)
+        pairs = [complete(mine, theirs, default) for mine, theirs in elements]
         return td._restacked([left for left, _ in pairs]), td._restacked([right for _, right in pairs])
     if apart := dict.fromkeys((*ragged_entries(td), *ragged_entries(other))):
         return _complete_apart(td, other, list(apart), default)

@@ -87,11 +87,6 @@ def _merge_elements(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tup
     for td in tds:
         if td._meta.batch_size[:dims] != stack._meta.batch_size:
             raise errors.source_batch_size(td._meta.batch_size, stack._meta.batch_size, False)
-    rows = [td._inmost().tensordicts if _is_stack_along(td, dim) else td._unbind(dim) for td in tds]
+    rows = [td._inmost()._unbind(dim) for td in tds]
     for element, *parts in zip(stack.tensordicts, *rows, strict=True):
         _merge(element, [part.select(*keys, strict=False) for part in parts], callbacks, prefix)
-
-
-def _is_stack_along(td: Any, dim: int) -> bool:
-    stack = td._inmost()
-    return bool(stack._is_lazy_stack and stack.stack_dim == dim)
