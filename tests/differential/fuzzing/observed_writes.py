@@ -169,6 +169,13 @@ WRITES = (
         ours="from_list needs at least one element",
         kinds="^lazy",
     ),
+    seen(
+        "operations that torch has for tensors",
+        calls="squeeze",
+        kind="^TypeError > result",
+        theirs="'(list|tuple)' and 'int'",
+        text=r"\[\]\)|\(\)\)",
+    ),
     # unbatched tensors
     seen(
         "`td.add(other, default=0.0)`",
