@@ -176,6 +176,14 @@ WRITES = (
         theirs="'(list|tuple)' and 'int'",
         text=r"\[\]\)|\(\)\)",
     ),
+    seen(
+        '`tc.get_at("label", index)`',
+        calls="get_at",
+        kind="^kind$",
+        theirs="^NonTensor",
+        kinds="^class",
+        text=r"get_at\((key=)?\('z', '",
+    ),
     # unbatched tensors
     seen(
         "`td.add(other, default=0.0)`",
@@ -254,7 +262,7 @@ WRITES = (
         calls="merge_tensordicts",
         kind="^locked$",
         theirs="True",
-        kinds="^params.*locked",
+        kinds="locked",
     ),
     seen(RAGGED, calls="property requires_grad", kind="^value$", theirs="False", ours="True", kinds="^lazy.*ragged"),
     seen(
