@@ -232,6 +232,13 @@ WRITES = (
         theirs="not found in any of the stacked",
         kinds="^lazy.*ragged",
     ),
+    seen(
+        "`stack.densify()` where elements lack",
+        calls="densify",
+        kind="^keys$",
+        theirs=r"^\['data'\]$",
+        kinds="^lazy.*nested.*ragged",
+    ),
     seen(RAGGED, calls="is_(floating_point|complex)", kind="^value$", kinds="^lazy.*ragged"),
     seen(
         RAGGED,
