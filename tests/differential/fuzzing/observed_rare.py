@@ -262,7 +262,7 @@ RARE = (
         calls="getitem index",
         kind="kind|grad|value",
         kinds="^params",
-        text=r"x\[I\[:(, :)*\]\]",
+        text=r"x\[I\[(:|[.]{3})(, (:|[.]{3}))*\]\]",
     ),
     seen(
         "the type of the result of shape", calls="new_.*", kind="kind", theirs="^Lazy", kinds="lazy", text="empty_lazy="

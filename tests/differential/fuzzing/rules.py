@@ -96,7 +96,11 @@ RULES = (
     ),
     Rule(
         "an `is_leaf=` that is not callable",
-        lambda p, d: "is_leaf" in dict(p.junk) and works(d, "TypeError: '") and "' object is not callable" in d.theirs,
+        lambda p, d: (
+            "is_leaf" in dict(p.junk)
+            and works(d, "TypeError: ")
+            and bool(re.search("' object is not callable|unhashable type", d.theirs))
+        ),
     ),
     Rule(
         "in-place operations of a lazy stack with an operand of more dimensions",
@@ -191,7 +195,9 @@ RULES = (
     Rule(
         "`td.prod(keepdim=True)`",
         lambda p, d: (
-            p.call.name == "prod" and d.kind in ("shape", "batch", "names") and re.search("keepdim|True", str(p.call))
+            p.call.name == "prod"
+            and d.kind in ("shape", "batch", "names")
+            and ("keepdim" in dict(p.junk) or re.search("keepdim|True", str(p.call)))
         ),
     ),
     Rule(
