@@ -74,3 +74,25 @@ def test_a_pytree_keeps_the_classes_of_elements():
     again = pytree.tree_map(lambda leaf: leaf + 1, stack)
     assert [type(element) for element in again.tensordicts] == [Point, TensorDict]
     assert torch.equal(again["x"], torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("stack_dim", [0, 1])
+@pytest.mark.parametrize(
+    "operation",
+    [lambda td: td.flatten(), lambda td: td.repeat(2, 1), lambda td: td.repeat_interleave(2, 0)],
+    ids=["flatten", "repeat", "repeat_interleave"],
+)
+def test_rearranged_rows_of_a_stack_of_instances_are_instances(operation, stack_dim):
+    elements = [Point(torch.rand(3, 4), batch_size=[3]) for _ in range(2)]
+    stack = LazyStackedTensorDict(*elements, stack_dim=stack_dim)
+    found, plain = operation(stack), operation(stack.densify())
+    assert isinstance(found[0], Point)
+    assert found.batch_size == plain.batch_size and torch.equal(found.get("x"), plain.get("x"))
+
+
+def test_repeated_rows_of_a_stack_of_instances_are_copies():
+    elements = [Point(torch.ones(3, 4), batch_size=[3]) for _ in range(2)]
+    stack = LazyStackedTensorDict(*elements)
+    for found in (stack.repeat(2, 1), stack.repeat_interleave(2, 0)):
+        found.apply_(torch.zeros_like)
+    assert all(element.x.all() for element in elements)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from tensordict_core.base.predicates import is_tensorclass
 from tensordict_core.base.shape_op import BatchOp, Reshape, ShapeOp, Unsqueeze
 from tensordict_core.containers.lazy.indexing import nest
 from tensordict_core.containers.nontensor.positions import reshape_positions
@@ -61,7 +62,8 @@ class LazyReshaping:
             op.resized(op.old)  # refuses what depends on sizes
         if not op.new.numel():
             return self._expanded_first()._reshape(op)
-        if not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
+        keeps_class = any(map(is_tensorclass, tds))  # the rows of a dense stack would be plain tensordicts
+        if not keeps_class and not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
             result = self._solid()._reshape(op)
             if not (isinstance(op, Reshape) and op.new):
                 return result
