@@ -266,3 +266,14 @@ def test_non_tensor_data_is_made_from_a_dictionary():
         NonTensorData.from_dict({"x": 1})
     with pytest.raises(TypeError, match="batch_sizes"):
         NonTensorData.from_dict({"data": "a"}, batch_sizes=[2])
+
+
+@pytest.mark.parametrize("cls", [NonTensorData, MetaData])
+@pytest.mark.parametrize("value", [*VALUES, [1, 2], torch.ones(2), {"a": 1.0}], ids=lambda value: type(value).__name__)
+def test_from_dict_holds_the_value_as_it_is(cls, value):
+    data = cls.from_dict({"data": value}, batch_size=[3], names=["t"])
+    assert type(data) is cls and data.data is value and data.batch_size == (3,) and data.names == ["t"]
+    assert type(made := data.from_dict_instance({"data": value})) is cls and made.data is value
+    assert cls.from_dict({}).data is None
+    with pytest.raises(ValueError, match="must be fields"):
+        cls.from_dict({"data": value, "other": 1})

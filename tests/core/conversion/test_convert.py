@@ -462,3 +462,29 @@ def test_merging_keeps_entries_that_only_some_elements_of_a_lazy_stack_have():
         merge_tensordicts(TensorDict({"a": torch.ones(2)}, [2]), stack("ab", "a"))
     with pytest.raises(RuntimeError, match=r"the batch size \[3\] of the source is not \[2\]"):
         merge_tensordicts(stack("a", "a"), stack("ab", "a", "a"))
+
+
+@pytest.mark.parametrize("build", [from_dict, from_any, TensorDict.from_dict])
+def test_a_number_of_a_dictionary_in_a_tuple_is_non_tensor_data_of_the_batch_size(build):
+    td = build({"t": ({"a": 1.0, "x": torch.zeros(3)}, {"a": 2.0})}, batch_size=[3])
+    assert td["t", "0", "a"] == 1.0 and td["t", "1", "a"] == 2.0
+    assert td["t", "0"].batch_size == td.get(("t", "1", "a")).batch_size == (3,)
+    with pytest.raises(RuntimeError):
+        build({"t": (1.0, torch.zeros(3))}, batch_size=[3])  # an element of the tuple itself has no batch dimension
+
+
+@pytest.mark.parametrize("batch_size", [None, [2]])
+def test_a_dataclass_in_a_dictionary_is_a_nested_tensordict(batch_size):
+    td = from_dict(
+        {"r": Record(torch.zeros(2), "s"), "n": {"r": Record({"b": torch.ones(2)}, None)}}, batch_size=batch_size
+    )
+    assert td["r", "x"].shape == (2,) and td["r", "y"] == "s" and td["n", "r", "x", "b"].shape == (2,)
+    assert td["n", "r"].batch_size == td.batch_size == tuple(batch_size or ())
+
+
+@pytest.mark.parametrize("options", [{"batch_size": [3]}, {"batch_size": [3, 4]}, {"batch_size": [3], "names": ["t"]}])
+def test_tensordicts_in_a_structure_keep_their_batch_size_and_names(options):
+    given = [TensorDict({"a": torch.zeros(3, 4)}), TensorDict({"a": torch.zeros(3, 4)}, [3])]
+    for structure in (tuple(given), dict(zip("xy", given, strict=True)), {"t": tuple(given)}):
+        assert from_any(structure, **options).batch_size == tuple(options["batch_size"])
+        assert [td.batch_size for td in given] == [(), (3,)] and given[1].names == [None]

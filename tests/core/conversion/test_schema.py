@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_core import TensorDict, from_struct_array
+from tensordict_core import TensorDict, from_any, from_dict, from_struct_array
 
 SCHEMA = {"o": ([4], torch.float32), ("n", "done"): ([], torch.bool), "m": {"x": ((2, 2), torch.int64)}}
 
@@ -59,3 +59,16 @@ def test_a_structured_array_of_another_byte_order_is_converted():
     array = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", ">i4"), ("b", "<f8")])
     td = TensorDict.from_struct_array(array)
     assert td["a"].dtype is torch.int32 and td["a"].tolist() == [1, 3] and td["b"].tolist() == [2.5, 4.5]
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_a_structured_array_is_a_nested_tensordict_as_an_entry(align):
+    array = np.zeros(3, np.dtype([("x", "f4"), ("n", [("y", "i8", (2,))]), ("s", "U3")], align=align))
+    array["s"] = ["a", "b", "c"]
+    built = [TensorDict({"t": array}), TensorDict({"t": array}, [3]), from_any({"t": array}), from_dict({"t": array})]
+    built.append(TensorDict(batch_size=[3]).set("t", array))
+    for td in built:
+        assert td["t"].batch_size == (3,) and td["t", "n", "y"].shape == (3, 2) and td["t"][1]["s"] == "b"
+    array["x"] = 1.0
+    for td in built:
+        assert td.set_("t", array)["t", "x"].tolist() == [1.0] * 3

@@ -338,3 +338,32 @@ def test_setting_a_row_by_a_dictionary_writes_a_key_and_keys_that_start_with_it(
     td = tree()
     td[0] = {("n", "b"): torch.tensor(1.0), "n": {"deep": {"c": torch.tensor(1.0)}}}
     assert td["n", "b"].tolist() == td["n", "deep", "c"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("write", ["set_", "set", "update_", "update"])
+@pytest.mark.parametrize(
+    "value", [[1.0, 2.0, 3.0], (1.0, 2.0, 3.0), torch.arange(1.0, 4), torch.arange(1.0, 4).numpy()]
+)
+def test_a_value_broadcasts_to_the_entry_of_a_node_without_batch_dimensions(write: str, value: Any) -> None:
+    td = TensorDict({"a": torch.zeros(2, 3), "n": {"b": torch.zeros(2, 3)}}, lock=True)
+    a = td["a"]
+    for key in ("a", ("n", "b")):
+        arguments = (key, value) if write.startswith("set") else ({key: value},)
+        getattr(td, write)(*arguments, **{} if write.endswith("_") else {"inplace": True})
+        assert td[key].tolist() == [[1.0, 2.0, 3.0]] * 2
+    assert td["a"] is a
+
+
+@pytest.mark.parametrize("size", [[2], [2, 3]])
+def test_a_value_does_not_broadcast_over_batch_dimensions(size: list[int]) -> None:
+    td = TensorDict({"n": TensorDict({"a": torch.zeros(2, 3)}, size)})
+    for value in (torch.ones(3), [1.0, 1.0, 1.0]):
+        with pytest.raises(RuntimeError):
+            td.update_({"n": {"a": value}})
+    assert not td["n", "a"].any()
+
+
+@pytest.mark.parametrize("value", [[[1.0, 2.0, 3.0]], torch.tensor([[1.0, 2.0, 3.0]]), ((1.0, 2.0, 3.0),)])
+def test_a_size_of_one_is_repeated_whatever_holds_the_numbers(value: Any) -> None:
+    td = TensorDict({"a": torch.zeros(2, 3)}, [2])
+    assert td.update_({"a": value})["a"].tolist() == [[1.0, 2.0, 3.0]] * 2

@@ -20,7 +20,7 @@ from tensordict_core.base.options import current as options
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["as_tensor", "non_tensor_entry", "stacked_nodes", "to_entry"]
+__all__ = ["as_tensor", "non_tensor_entry", "stacked_nodes", "structured", "to_entry"]
 
 
 def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
@@ -100,12 +100,40 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
     return value
 
 
+def structured(array: np.ndarray[Any, Any] | np.void, device: Any = None) -> Any:
+    """Return a tensordict of the fields of a structured array, whose shape is the batch size.
+
+    Fields share the memory of the array where their alignment allows it; strings and objects are non-tensor data.
+
+    >>> structured(np.zeros(3, dtype=[("x", "f4"), ("n", "u1")])).batch_size
+    torch.Size([3])
+    """
+    names = array.dtype.names or ()
+    return containers.dense({name: _field(array, name) for name in names}, batch_size=array.shape, device=device)
+
+
+def _field(array: np.ndarray[Any, Any] | np.void, name: str) -> Any:
+    column = np.asarray(array[name])
+    if column.dtype.names is not None:
+        return structured(column)
+    if column.dtype.kind not in "biufc":
+        return containers.non_tensor_stack.from_list(column.tolist(), batch_size=array.shape)
+    if not column.dtype.isnative or any(step % column.itemsize for step in column.strides):
+        column = column.astype(column.dtype.newbyteorder("="))  # torch counts strides in elements
+    return torch.from_numpy(column)
+
+
 def _is_node(value: Any) -> bool:
     return isinstance(value, Node) and not isinstance(value, Tensor)
 
 
 def stacked_nodes(value: Any) -> Any:
-    """Return a list of nodes, or of lists of nodes, as one node if lists are stacks; other values as they are."""
+    """Return a list of nodes (of lists of nodes) and a structured array as one node; other values as they are.
+
+    Lists are returned as they are where the options say that lists are no stacks.
+    """
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.names is None else structured(value)
     stacked = _stacked(value) if type(value) is list and options.list_to_stack else None
     return value if stacked is None else stacked
 

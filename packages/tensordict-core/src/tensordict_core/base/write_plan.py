@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
-from tensordict_core.base.keys import NestedKey, unravel_key
+from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.tracing import is_compiling, may_fuse
@@ -82,6 +82,9 @@ class WritePlan:
     Args:
         adds: Whether an indexed write makes the entries that are missing.
         fills: Whether a number fills the entry whose value it is; else it is a tensor without batch dimensions.
+        root: The node that is written to. Values are broadcast as by torch where the node of their entry has no batch
+            dimensions; without a root nowhere.
+        depth: The number of keys by which the path of an entry leads to the root.
 
     Attributes:
         keys: The nested keys of the leaves that are written as a whole, or through views of a part of them.
@@ -98,16 +101,20 @@ class WritePlan:
         "_parts",
         "_stored",
         "adds",
+        "depth",
         "fills",
         "keys",
         "new",
+        "root",
         "sources",
         "targets",
     )
 
-    def __init__(self, adds: bool = False, fills: bool = False) -> None:
+    def __init__(self, adds: bool = False, fills: bool = False, root: Any = None, depth: int = 0) -> None:
         self.adds = adds
         self.fills = fills
+        self.root = root
+        self.depth = depth
         self.keys: list[NestedKey] = []
         self.targets: list[Tensor] = []
         self.sources: list[Tensor] = []
@@ -209,10 +216,35 @@ class WritePlan:
     def _check(self) -> bool:
         """Check the leaves that are written as a whole; return whether one call of torch may write them."""
         fuse = may_fuse()
-        fuses = _check_leaves(self.keys, self.targets, self.sources, fuse)
+        fuses = self._check_leaves(self.keys, self.targets, self.sources, fuse)
         for owned in self._owned.values() if self._owned else ():
-            _check_leaves(*owned, fuse)
+            self._check_leaves(*owned, fuse)
         return fuses and self._fuses
+
+    def _check_leaves(
+        self, keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[Tensor], fuse: bool
+    ) -> bool:
+        # (one call a leaf; reading two shapes costs half as much again, and a tracer follows only that)
+        if not (fuse and all(map(_is_same_size, targets, sources))):
+            for i, (target, source) in enumerate(zip(targets, sources, strict=True)):
+                if target.shape != source.shape:
+                    free = source.ndim < target.ndim and self._has_no_batch(keys[i])
+                    sources[i] = expand_to(keys[i], source, target.shape, free)
+        if not fuse or not torch.is_grad_enabled():
+            return fuse
+        if not _any_requires_grad(*targets, *sources):
+            return True
+        for key, target in zip(keys, targets, strict=True):
+            if target.requires_grad:
+                _check_grad(key, target)
+        return False  # torch._foreach_copy_ has no derivative
+
+    def _has_no_batch(self, key: NestedKey) -> bool:
+        """Return whether the node of an entry is known, and has no batch dimensions."""
+        node = self.root
+        for name in unravel_key_to_tuple(key)[self.depth : -1]:
+            node = None if node is None else node._peek(name)
+        return node is not None and not node._meta.batch_size
 
     def _copy(self, fuses: bool, non_blocking: bool) -> None:
         targets, sources = self.targets, self.sources
@@ -237,28 +269,12 @@ class UpdatePlan(WritePlan):
 
     __slots__ = ("clone", "inplace", "is_leaf", "non_blocking")
 
-    def __init__(self, clone: bool, inplace: bool, non_blocking: bool, is_leaf: IsLeaf | None) -> None:
-        super().__init__(adds=True)
+    def __init__(self, clone: bool, inplace: bool, non_blocking: bool, is_leaf: IsLeaf | None, root: Any) -> None:
+        super().__init__(adds=True, root=root)
         self.clone = clone
         self.inplace = inplace
         self.non_blocking = non_blocking
         self.is_leaf = is_leaf
-
-
-def _check_leaves(keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[Tensor], fuse: bool) -> bool:
-    # (one call a leaf; reading two shapes costs half as much again, and a tracer follows only that)
-    if not (fuse and all(map(_is_same_size, targets, sources))):
-        for i, (target, source) in enumerate(zip(targets, sources, strict=True)):
-            if target.shape != source.shape:
-                sources[i] = expand_to(keys[i], source, target.shape)
-    if not fuse or not torch.is_grad_enabled():
-        return fuse
-    if not _any_requires_grad(*targets, *sources):
-        return True
-    for key, target in zip(keys, targets, strict=True):
-        if target.requires_grad:
-            _check_grad(key, target)
-    return False  # torch._foreach_copy_ has no derivative
 
 
 def _check_grad(key: NestedKey, target: Tensor) -> None:
@@ -272,18 +288,17 @@ _any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
 _is_same_size: Callable[[Tensor, Tensor], bool] = Tensor.is_same_size
 
 
-def expand_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
+def expand_to(key: NestedKey, source: Tensor, shape: torch.Size, free: bool = False) -> Tensor:
     """Expand a value to the shape of the leaf that it replaces: dimensions of size 1 are repeated, one number fills it.
 
-    Other values of fewer dimensions are refused: torch aligns shapes at the last dimension, so batch dimensions would
-    meet others.
+    Other values of fewer dimensions are refused, unless ``free``: torch aligns shapes at the last dimension, so batch
+    dimensions would meet others.
 
     Raises:
         RuntimeError: The shapes do not fit.
     """
-    if source.ndim and (
-        source.ndim != len(shape) or any(n not in (1, m) for n, m in zip(source.shape, shape, strict=True))
-    ):
+    own = (1,) * (len(shape) - source.ndim) + tuple(source.shape) if free else source.shape
+    if source.ndim and (len(own) != len(shape) or any(n not in (1, m) for n, m in zip(own, shape, strict=True))):
         raise errors.in_place_shape(key, source.shape, shape)
     return source.expand(shape)
 

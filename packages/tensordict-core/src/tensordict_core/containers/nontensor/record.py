@@ -90,3 +90,7 @@ class Record:
             raise ValueError(f"the keys {unknown} must be fields, which are {known}; exclude these keys")
         make: Any = cls
         return make(**{"data": None} | fields, batch_size=batch_size, device=device)
+
+    @classmethod
+    def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Self:
+        return cls.from_dict(entries, **options)

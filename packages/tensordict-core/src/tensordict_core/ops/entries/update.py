@@ -96,7 +96,7 @@ class Updating(InPlaceUpdating):
                 source, more = source.replace(more), {}
             self._take_batch_sizes(source, chosen)
         self._check_source(source)
-        plan = UpdatePlan(clone, inplace, non_blocking, is_leaf)
+        plan = UpdatePlan(clone, inplace, non_blocking, is_leaf, self)
         self._plan_update(source, plan, ())
         if more:
             self._plan_update(more, plan, ())

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.entry import stacked_nodes, to_entry
+from tensordict_core.base.entry import as_tensor, stacked_nodes, to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, starts_with
@@ -146,13 +146,13 @@ class InPlaceUpdating(Node):
             source = restricted(source, chosen)
         elif isinstance(source, Node) and not starts_with(self._meta.batch_size, source._meta.batch_size):
             source = source.expand(self._meta.batch_size)
-        plan = WritePlan(fills=True)
+        plan = WritePlan(fills=True, root=self)
         try:
             self._plan_write(None, source, plan, ())
         except KeyError:
             if not isinstance(source, Node) or (kept := self._without_new_values(source)) is None:
                 raise
-            plan = WritePlan(fills=True)
+            plan = WritePlan(fills=True, root=self)
             self._plan_write(None, kept, plan, ())
         if kwargs and source is not kwargs:
             self._plan_write(None, restricted(kwargs, chosen), plan, ())
@@ -254,8 +254,8 @@ class InPlaceUpdating(Node):
             self._plan_new(key, index, value, plan, prefix)
         elif not isinstance(old, Node):
             if index is None:
-                filled = plan.fills and isinstance(value, (int, float, complex))
-                value = torch.as_tensor(value, device="cpu") if filled else to_entry(self._meta, path, value)
+                filled = as_tensor(value) if plan.fills else None  # whose size of 1 is repeated
+                value = to_entry(self._meta, path, value) if filled is None else filled
             elif isinstance(value, (np.ndarray, np.generic, list)):
                 place = "cpu" if self._reads_copy else old.device  # entries of a store are known by a stand-in
                 value = torch.as_tensor(value, dtype=old.dtype, device=place)
@@ -277,7 +277,7 @@ class InPlaceUpdating(Node):
         if self._reads_copy:
             shape = leaf.shape
             if index is None:
-                value = value if value.shape == shape else expand_to(path, value, shape)
+                value = value if value.shape == shape else expand_to(path, value, shape, not self._meta.batch_size)
             else:
                 value, part = torch.as_tensor(value, device="cpu"), index.part_of(shape)
                 value = value if value.shape == part else broadcast_to(path, value, part)
@@ -322,7 +322,7 @@ class InPlaceUpdating(Node):
         self, key: str, index: Index | None, value: Any, non_blocking: bool = False, prefix: tuple[str, ...] = ()
     ) -> None:
         """Write a value into an entry, or into the part of it that an index selects; ``prefix`` is for errors."""
-        plan = WritePlan()
+        plan = WritePlan(root=self, depth=len(prefix))
         entry = None if index is None else self._peek(key)
         if isinstance(entry, Node) and not entry._is_opaque:
             entry._plan_write(index, stacked_nodes(value), plan, (*prefix, key))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.entry import as_tensor
+from tensordict_core.base.entry import as_tensor, structured
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.meta import as_batch_size, as_device
 from tensordict_core.base.node import Node
@@ -56,7 +56,8 @@ def sized(td: Any, options: BuildOptions) -> Any:
     if batch_size is not None:
         if batch_dims is not None:
             raise errors.two_ways("batch_size", "batch_dims", "the batch size")
-        td._change_batch_size(as_batch_size(batch_size))
+        if td._meta.batch_size != (size := as_batch_size(batch_size)):
+            td._change_batch_size(size)
     elif auto_batch_size or (batch_dims is not None and auto_batch_size is None):
         td.auto_batch_size_(batch_dims)
     if names is not None:
@@ -71,8 +72,13 @@ def _lenient(options: BuildOptions) -> BuildOptions:
 
 def _from_tree(obj: Any, options: BuildOptions) -> Any:
     """Return the tensordict of a structure; an object without fields is returned unchanged."""
-    td = _tree(obj, options.get("device"))
-    return sized(td, _lenient(options)) if isinstance(td, Node) and not td._is_opaque else td
+    size = options.get("batch_size")
+    td = _tree(obj, options.get("device"), None if size is None else as_batch_size(size))
+    if not isinstance(td, Node) or td._is_opaque:
+        return td
+    if options.get("names") is not None:
+        td = td._clone(False)  # nested tensordicts that were given keep their names
+    return sized(td, _lenient(options))
 
 
 def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
@@ -83,33 +89,27 @@ def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
     return containers.dense(input_dict, device=device)
 
 
-def _with_values(d: Any, size: torch.Size) -> dict[Any, Any]:
-    """Return a dictionary whose numbers, which have no batch dimension, are non-tensor data of a batch size.
+def _value(value: Any, size: torch.Size | None) -> Any:
+    """Return a number of a dictionary as non-tensor data of the batch size: it has no batch dimension."""
+    if size and isinstance(value, numbers.Number | np.generic):
+        return containers.non_tensor(value, batch_size=size)
+    return value
 
-    These are also the numbers of dictionaries in its dictionaries and tuples, but not those in the tuples themselves.
-    """
+
+def _converted(d: Any, device: Any, size: torch.Size | None) -> dict[Any, Any]:
+    """Return a dictionary whose tuples, dataclasses and mappings are the tensordicts that `from_any` makes of them."""
     return {
-        key: containers.non_tensor(value, batch_size=size)
-        if isinstance(value, numbers.Number | np.generic)
-        else _with_values(value, size)
+        key: _converted(value, device, size)
         if type(value) is dict
-        else tuple(_with_values(part, size) if type(part) is dict else part for part in value)
-        if type(value) is tuple
-        else value
+        else _tree(value, device, size)
+        if isinstance(value, tuple | Mapping) or _is_dataclass(value)
+        else _value(value, size)
         for key, value in d.items()
     }
 
 
-def _with_tuples(d: Any, device: Any) -> dict[Any, Any]:
-    """Return a dictionary whose tuples, named ones too, are the tensordicts that `from_any` makes of them."""
-    return {
-        key: _tree(value, device)
-        if type(value) is tuple or (isinstance(value, tuple) and _fields(value) is not None)
-        else _with_tuples(value, device)
-        if type(value) is dict
-        else value
-        for key, value in d.items()
-    }
+def _is_dataclass(obj: Any) -> bool:
+    return dataclasses.is_dataclass(obj) and not isinstance(obj, type | Node)
 
 
 @with_options(BuildOptions, None)
@@ -136,12 +136,11 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
     """
     check_options("from_dict", options, BuildOptions)
     device, batch_size = options.get("device"), options.get("batch_size")
+    size = None if batch_size is None or options.get("batch_dims") is not None else as_batch_size(batch_size)
     plain = isinstance(d, Mapping) and not isinstance(d, Node)  # tensordicts are mappings too
-    has_size = plain and batch_size is not None and options.get("batch_dims") is None
-    size = as_batch_size(batch_size) if has_size else None
-    d = _with_values(d, size) if size else d
-    d = _with_tuples(d, device) if type(d) is dict else d
-    if size is not None:
+    if plain:
+        d = _converted(d, device, size)
+    if plain and size is not None:
         # one pass, and every entry is checked against the batch size under its own key
         return containers.dense(d, batch_size=size, device=device, names=options.get("names"))
     return sized(_plain(d, device), options)
@@ -239,23 +238,21 @@ def from_any(obj: Any, **options: Unpack[BuildOptions]) -> Any:
     return td
 
 
-def _tree(obj: Any, device: Any) -> Any:
-    """Return the tree of a structure, without batch size; a tensor or another object if it has no fields."""
+def _tree(obj: Any, device: Any, size: torch.Size | None = None) -> Any:
+    """Return the tree of a structure, with the batch size if given; a tensor or another object if it has no fields."""
     if isinstance(obj, Tensor):
         return obj
     if isinstance(obj, Node):
         return obj if device is None else obj.to(device)
     if isinstance(obj, Mapping):
-        return _node(obj.items(), device)
+        return _node(((key, _value(value, size)) for key, value in obj.items()), device, size)
     if isinstance(obj, tuple):
         fields = _fields(obj)
-        return _node(zip(map(str, range(len(obj))) if fields is None else fields, obj, strict=True), device)
-    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
-        return _node(((field.name, getattr(obj, field.name)) for field in dataclasses.fields(obj)), device)
+        return _node(zip(map(str, range(len(obj))) if fields is None else fields, obj, strict=True), device, size)
+    if _is_dataclass(obj):
+        return _node(((field.name, getattr(obj, field.name)) for field in dataclasses.fields(obj)), device, size)
     if isinstance(obj, np.ndarray) and obj.dtype.names is not None:
-        node = _node(((name, obj[name]) for name in obj.dtype.names), device)
-        node.batch_size = obj.shape
-        return node
+        return structured(obj, device)
     if isinstance(obj, list | np.ndarray):
         tensor = as_tensor(obj, device)
         if tensor is not None:
@@ -274,8 +271,8 @@ def _fields(obj: Any) -> tuple[str, ...] | None:
     return names if len(names) == len(obj) else None  # os.stat has fields without a name
 
 
-def _node(items: Iterable[tuple[Any, Any]], device: Any) -> Any:
-    return containers.dense({key: _tree(value, device) for key, value in items}, device=device)
+def _node(items: Iterable[tuple[Any, Any]], device: Any, size: torch.Size | None) -> Any:
+    return containers.dense({key: _tree(value, device, size) for key, value in items}, batch_size=size, device=device)
 
 
 @with_options(BuildOptions, None)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tensordict_core.base import errors
+from tensordict_core.base.entry import structured
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node, is_leaf_tensor
@@ -134,8 +135,7 @@ class Schemas(Node):
             raise errors.not_convertible("from_struct_array", "a structured array of NumPy", struct_array)
         if auto_batch_size and batch_size is not None:
             raise TypeError("batch_size and auto_batch_size both set the batch size; pass one of them")
-        entries = {name: _field(struct_array, name) for name in names}
-        td = containers.dense(entries, batch_size=struct_array.shape, device=device)
+        td = structured(struct_array, device)
         if auto_batch_size:
             td.auto_batch_size_(batch_dims)
         elif batch_size is not None:
@@ -193,17 +193,6 @@ def from_struct_array(
 
 _WIDTH = 10
 """The least width of a column of strings, so that longer ones can be assigned later."""
-
-
-def _field(array: np.ndarray[Any, Any], name: str) -> Any:
-    column = array[name]
-    if column.dtype.names is not None:
-        return containers.dense.from_struct_array(column)
-    if column.dtype.kind not in _KINDS:
-        return containers.non_tensor_stack.from_list(column.tolist(), batch_size=array.shape)
-    if not column.dtype.isnative or any(step % column.itemsize for step in column.strides):
-        column = column.astype(column.dtype.newbyteorder("="))  # torch counts strides in elements
-    return torch.from_numpy(column)
 
 
 def _column(value: Any) -> np.ndarray[Any, Any]:
