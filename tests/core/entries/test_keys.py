@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import get_type_hints
 
 import pytest
+import torch
 
-from tensordict_core import NestedKey, TensorDict, lazy_stack, unravel_key
+from tensordict_core import NestedKey, NonTensorData, NonTensorStack, TensorDict, lazy_stack, unravel_key
 
 
 class Name(str):
@@ -50,3 +51,26 @@ def test_a_view_has_its_options_as_attributes():
     assert td.items(sort=True).sort and not td.keys().sort
     assert not td.keys().include_nested and not td.keys().leaves_only and td.keys().is_leaf is None
     assert td.keys(True, is_leaf=callable).is_leaf is callable
+
+
+LEAVES = {
+    "tensors": (lambda kind: issubclass(kind, torch.Tensor), ["a", ("n", "b")]),
+    "values": (lambda kind: issubclass(kind, NonTensorData | NonTensorStack), ["s", ("n", "q")]),
+    "nodes": (lambda kind: not issubclass(kind, torch.Tensor), ["s", "n", ("n", "q")]),
+    "all": (lambda kind: True, ["a", "s", "n", ("n", "b"), ("n", "q")]),
+    "none": (lambda kind: False, []),
+}
+
+
+@pytest.mark.parametrize(("is_leaf", "expected"), LEAVES.values(), ids=LEAVES)
+@pytest.mark.parametrize("stacked", [False, True])
+def test_is_leaf_decides_which_entries_are_leaves_and_not_which_are_opened(is_leaf, expected, stacked):
+    td = TensorDict({"a": torch.ones(2), "s": "x", "n": {"b": torch.ones(2), "q": "y"}}, [2])
+    td = lazy_stack(list(td.unbind(0))) if stacked else td
+    for nested in (True, False):
+        keys = [key for key in expected if nested or isinstance(key, str)]
+        view = td.keys(nested, True, is_leaf=is_leaf)
+        assert list(view) == keys and len(view) == len(keys) and all(key in view for key in keys)
+        assert "a" in keys or "a" not in view
+        assert [key for key, _ in td.items(nested, True, is_leaf=is_leaf)] == keys
+        assert len(list(td.values(nested, True, is_leaf=is_leaf))) == len(keys)

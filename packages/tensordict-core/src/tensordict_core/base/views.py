@@ -45,7 +45,16 @@ def _pairs(node: Any, options: ViewOptions, reads: bool) -> Collection[tuple[str
 
 
 def _is_leaf(value: Any, is_leaf: IsLeaf | None) -> bool:
-    return isinstance(value, Tensor) or (is_leaf is not None and is_leaf(type(value)))
+    return isinstance(value, Tensor) if is_leaf is None else is_leaf(type(value))
+
+
+def _shows_tensors(options: ViewOptions) -> bool:
+    return not options.leaves_only or options.is_leaf is None or options.is_leaf(Tensor)
+
+
+def _opens(value: Any, options: ViewOptions) -> bool:
+    """Return whether a view shows the entries of a value, which may be a leaf itself."""
+    return options.include_nested and not isinstance(value, Tensor) and not value._is_opaque
 
 
 # The four walks are the same loop, written out: one loop with a case for each view takes half as long again. A nested
@@ -54,44 +63,50 @@ def _is_leaf(value: Any, is_leaf: IsLeaf | None) -> bool:
 
 def _walk_keys(node: Any, options: ViewOptions, prefix: tuple[str, ...], found: list[Any]) -> list[Any]:
     """Append the keys that a view shows of a node to a list, without reading entries, and return the list."""
+    tensors = _shows_tensors(options)
     for key, value in _pairs(node, options, False):
         name = (*prefix, key) if prefix else key  # join_key, inlined: the call would double the cost of an entry
         if type(value) is Tensor:
-            found.append(name)
+            if tensors:
+                found.append(name)
             continue
         leaf = _is_leaf(value, options.is_leaf)
         if leaf or not options.leaves_only:
             found.append(name)
-        if not leaf and options.include_nested and not value._is_opaque:
+        if _opens(value, options):
             _walk_keys(value, options, (*prefix, key), found)
     return found
 
 
 def _walk_values(node: Any, options: ViewOptions, found: list[Any]) -> list[Any]:
     """Append the entries that a view shows of a node to a list, and return the list."""
+    tensors = _shows_tensors(options)
     for _, value in _pairs(node, options, True):
         if type(value) is Tensor:
-            found.append(value)
+            if tensors:
+                found.append(value)
             continue
         leaf = _is_leaf(value, options.is_leaf)
         if leaf or not options.leaves_only:
             found.append(value)
-        if not leaf and options.include_nested and not value._is_opaque:
+        if _opens(value, options):
             _walk_values(value, options, found)
     return found
 
 
 def _walk_items(node: Any, options: ViewOptions, prefix: tuple[str, ...], found: list[Any]) -> list[Any]:
     """Append the keys and entries that a view shows of a node to a list, and return the list."""
+    tensors = _shows_tensors(options)
     for key, value in _pairs(node, options, True):
         name = (*prefix, key) if prefix else key
         if type(value) is Tensor:
-            found.append((name, value))
+            if tensors:
+                found.append((name, value))
             continue
         leaf = _is_leaf(value, options.is_leaf)
         if leaf or not options.leaves_only:
             found.append((name, value))
-        if not leaf and options.include_nested and not value._is_opaque:
+        if _opens(value, options):
             _walk_items(value, options, (*prefix, key), found)
     return found
 
@@ -99,13 +114,14 @@ def _walk_items(node: Any, options: ViewOptions, prefix: tuple[str, ...], found:
 def _count(node: Any, options: ViewOptions) -> int:
     """Return the number of entries that the walks collect, without reading entries or making keys."""
     pairs = _pairs(node, options, False)
-    found = len(pairs)
+    tensors, found = _shows_tensors(options), 0
     for _, value in pairs:
-        if type(value) is not Tensor and not _is_leaf(value, options.is_leaf):
-            if options.leaves_only:
-                found -= 1
-            if options.include_nested and not value._is_opaque:
-                found += _count(value, options)
+        if type(value) is Tensor:
+            found += tensors
+            continue
+        found += _is_leaf(value, options.is_leaf) or not options.leaves_only
+        if _opens(value, options):
+            found += _count(value, options)
     return found
 
 
@@ -212,12 +228,7 @@ class KeysView(_View):
         value = self.td._peek_path(path)
         if value is None:
             return False
-        return (
-            options is None
-            or not options.leaves_only
-            or isinstance(value, Tensor)
-            or (options.is_leaf is not None and options.is_leaf(type(value)))
-        )
+        return options is None or not options.leaves_only or _is_leaf(value, options.is_leaf)
 
     def __eq__(self, other: object) -> bool:
         return set(self) == set(other) if hasattr(other, "__iter__") else NotImplemented
