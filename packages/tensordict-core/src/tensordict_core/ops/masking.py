@@ -64,23 +64,24 @@ def _where_element(mine: Any, mask: Tensor, theirs: Any, pad: Any) -> Any:
     return left.where(mask, right)
 
 
-def _where_part(td: Any, apart: Sequence[str], key: str | None, condition: Tensor, other: Any, pad: Any) -> Any:
-    """Apply ``where`` to the entry under a key, or to all entries but those of ``apart``."""
-    if not isinstance(other, Node):
-        return (td.exclude(*apart) if key is None else td._get(key)).where(condition, other, pad=pad)
-    if key is None:
-        return td.exclude(*apart).where(condition, other.exclude(*apart), pad=pad)
-    theirs = other._get(key)
-    if theirs is None:
-        if pad is None:
-            raise KeyError(f"Key {key} not found and no pad value provided; pass pad=: the other tensordict lacks it")
-        theirs = td._get(key).empty()
-    return td._get(key).where(condition, theirs, pad=pad)
+def _where_part(part: Any, key: str | None, apart: Sequence[str], condition: Tensor, other: Any, pad: Any) -> Any:
+    """Apply ``where`` to the entry under a key, or with ``None`` to a tensordict without the entries ``apart``."""
+    if isinstance(other, Node):
+        other = other.exclude(*apart) if key is None else other._get(key)
+        if other is None:
+            if pad is None:
+                raise KeyError(
+                    f"Key {key} not found and no pad value provided; pass pad=: the other tensordict lacks it"
+                )
+            other = part.empty()
+    return part.where(condition, other, pad=pad)
 
 
-def _written(what: str, result: Any, out: Any, update_batch_size: bool) -> Any:
-    """Return ``out`` with the entries of a result."""
-    check_out(what, out)
+def _written(result: Any, out: Any, update_batch_size: bool) -> Any:
+    """Return ``out`` with the entries of a result of ``where``; without ``out``, the result."""
+    if out is None:
+        return result
+    check_out("where", out)
     return out.update(result, update_batch_size=update_batch_size)
 
 
@@ -124,10 +125,10 @@ class Masking(Node):
         condition = without_last(condition, len(self._meta.batch_size))
         if self._is_lazy_stack:  # elements of different shapes cannot be stacked
             stack = _where_by_element(self, condition, other, pad)
-            return cast(Self, stack if out is None else _written("where", stack, out, update_batch_size))
+            return cast(Self, _written(stack, out, update_batch_size))
         if ragged := ragged_entries(self):
-            parts = by_parts(self, ragged, lambda key: _where_part(self, ragged, key, condition, other, pad))
-            return cast(Self, parts if out is None else _written("where", parts, out, update_batch_size))
+            parts = by_parts(self, ragged, lambda part, key: _where_part(part, key, ragged, condition, other, pad))
+            return cast(Self, _written(parts, out, update_batch_size))
         td: Any = self._solid()
         if isinstance(other, Node):
             other = other._solid()
@@ -157,7 +158,7 @@ class Masking(Node):
         result = td._rebuild(iter(results), SAME if out is None and not isinstance(other, Node | Tensor) else UNLOCKED)
         if isinstance(other, Node):
             _choose_values(result, td, other, condition)
-        return cast(Self, result if out is None else _written("where", result, out, update_batch_size))
+        return cast(Self, _written(result, out, update_batch_size))
 
     def gather(self, dim: int, index: Tensor, out: Any = None, *, inplace: bool = False) -> Self:
         """Return the rows at the positions ``index`` along a batch dimension, as `torch.gather` does.

@@ -283,8 +283,7 @@ class Pointwise(Node):
         if td._is_lazy_stack and (own := td._inmost()._exclusive_keys()):
             raise errors.exclusive_keys("softmax along the stack dimension", own)
         if apart := ragged_entries(td):
-            rest: Any = td.exclude(*apart)
-            parts: Self = by_parts(td, apart, lambda key: (rest if key is None else td._get(key)).softmax(at, dtype))
+            parts: Self = by_parts(td, apart, lambda part, _: part.softmax(at, dtype))
             return parts
         td = self._solid()
         softmax = torch.softmax

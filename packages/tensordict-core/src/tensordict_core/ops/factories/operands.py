@@ -254,10 +254,10 @@ def ragged_entries(td: Any) -> list[str]:
     return [key for key, value in nodes if holds_ragged(value)]
 
 
-def by_parts(td: Any, keys: Sequence[str], operation: Callable[[str | None], Any]) -> Any:
-    """Return the results of an operation on some nested nodes, given their keys, and on the rest, given ``None``."""
-    rest = operation(None)
-    results = {key: operation(key) for key in keys}
+def by_parts(td: Any, keys: Sequence[str], operation: Callable[[Any, str | None], Any]) -> Any:
+    """Return the results of an operation on some nested nodes with their keys, and on the rest with ``None``."""
+    rest = operation(td.exclude(*keys), None)
+    results = {key: operation(td._get(key), key) for key in keys}
     whole = rest.empty()
     for key in dict.fromkeys((*td._keys(), *rest._keys())):
         whole._set(key, results[key] if key in results else rest._get(key))
