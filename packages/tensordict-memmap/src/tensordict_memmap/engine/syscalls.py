@@ -388,12 +388,12 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def is_there(path: str) -> bool:
-    """Return whether there is a file or folder, in a third of the time of `os.path.exists` if there is none.
+    """Return whether there is a file or folder, as `os.path.exists`, in two thirds of its time if there is none.
 
     >>> is_there("."), is_there("absent")
     (True, False)
     """
-    return os.access(path, os.F_OK)
+    return os.access(path, os.F_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 Stamp = tuple[int, int, int]
