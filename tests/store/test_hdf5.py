@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import pickle
 import subprocess
@@ -18,6 +19,7 @@ pytest.importorskip("h5py", reason="h5py is an extra")
 import h5py
 
 from tensordict_core import NonTensorData, NonTensorStack, TensorDict
+from tensordict_core.extension import register_type
 from tensordict_store import PersistentTensorDict
 
 
@@ -153,6 +155,21 @@ def test_values_that_json_lacks_are_stored_with_their_types(tmp_path, backend, v
     for again in stored, getattr(TensorDict, f"from_{backend}")(tmp_path / "file"):
         assert again["s"] == value and type(again["s"]) is type(value)
         assert again["l"] == [value, "other"] and type(again["l"][0]) is type(value)
+
+
+def test_an_enum_is_restored_by_its_registered_name_and_the_error_says_so_without_it(tmp_path):
+    class Colour(enum.Enum):
+        RED = 1
+
+    register_type(Colour, name="colour")
+    td = TensorDict({"s": NonTensorData(Colour.RED)})
+    stored = td.to_h5(tmp_path / "data.h5")
+    assert stored["s"] is Colour.RED
+    stored.close()
+    path = tmp_path / "data.h5"
+    path.write_bytes(path.read_bytes().replace(b"colour", b"absent"))  # as where its module is not imported
+    with pytest.raises(ValueError, match=r"'s' cannot be restored: .*'absent'; import the module"):
+        TensorDict.from_h5(tmp_path / "data.h5")["s"]
 
 
 def test_a_value_without_a_json_form_is_refused_unless_pickles_are_allowed(tmp_path):

@@ -22,7 +22,6 @@ __all__ = [
     "STAGED_JOURNAL",
     "Save",
     "ancestor_manifests",
-    "and_ancestors",
     "find_save",
     "inside",
     "manifest_for",
@@ -36,6 +35,7 @@ __all__ = [
     "remove_replacements",
     "remove_save",
     "sync_folders",
+    "with_ancestors",
 ]
 
 JOURNAL = "tensordict.journal.json"
@@ -96,16 +96,16 @@ def manifest_for(folder: str | os.PathLike[str]) -> Manifest | None:
 
 def ancestor_manifests(folder: str) -> Iterator[tuple[str, Manifest, str]]:
     """Yield each ancestor that has a manifest, nearest first: its path, the manifest, and the path from there."""
-    for above in list(and_ancestors(folder))[1:-1]:
+    for above in list(with_ancestors(folder))[1:-1]:
         manifest = read_valid_manifest(above) if syscalls.is_there(os.path.join(above, NAME)) else None
         if manifest is not None:
             yield above, manifest, os.path.relpath(folder, above).replace(os.sep, "/")
 
 
-def and_ancestors(folder: str) -> Iterator[str]:
+def with_ancestors(folder: str) -> Iterator[str]:
     """Yield a folder and its ancestors, the root last.
 
-    >>> list(and_ancestors(os.path.join(os.sep, "a", "b")))[-1] == os.sep
+    >>> list(with_ancestors(os.path.join(os.sep, "a", "b")))[-1] == os.sep
     True
     """
     while True:

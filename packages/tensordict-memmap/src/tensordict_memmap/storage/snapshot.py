@@ -26,7 +26,7 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import NAME, Manifest
-from tensordict_memmap.storage.ownership import JOURNAL, and_ancestors, manifest_for
+from tensordict_memmap.storage.ownership import JOURNAL, manifest_for, with_ancestors
 from tensordict_memmap.storage.rows_committed import LOCK, fingerprint, resized
 
 __all__ = ["ListedFolder", "Replaced", "SavedFolder", "read_folder", "row_description", "unreplaced"]
@@ -103,7 +103,7 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[SavedFolder], _T])
 def _witness(path: str) -> Any:
     found: list[Any] = [_identity(path)]
     growing = False
-    for folder in and_ancestors(path):
+    for folder in with_ancestors(path):
         lock = f"{folder}/{LOCK}"
         held = _identity(lock) if syscalls.is_there(lock) else None
         growing = growing or (held is not None and _is_growing(folder))

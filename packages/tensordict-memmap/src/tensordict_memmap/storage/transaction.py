@@ -283,7 +283,7 @@ def recover(target: str | os.PathLike[str]) -> None:
     >>> recover("anywhere")
     """
     path = os.path.realpath(target)
-    for folder in ownership.and_ancestors(path):
+    for folder in ownership.with_ancestors(path):
         found = os.path.join(folder, ownership.JOURNAL)
         if syscalls.is_there(found) and (folder == path or _is_mine(found)):
             with locks.locked(folder):

@@ -126,9 +126,14 @@ def _loaded(key: str, content: Any, encoding: Any, allow_pickle: bool) -> Any:
         )
     try:
         value = json.loads(content)
-        return decode_value(value) if encoding == TAGGED else value
     except ValueError as error:
-        raise ValueError(f"the value of {key!r} is damaged ({error}); write the entry again") from None
+        raise ValueError(f"the value of {key!r} is damaged: it is not JSON ({error}); write the entry again") from None
+    if encoding == "json":
+        return value
+    try:
+        return decode_value(value)
+    except ValueError as error:
+        raise ValueError(f"the value of {key!r} cannot be restored: {error}") from None
 
 
 def text_of(value: Any) -> str:
