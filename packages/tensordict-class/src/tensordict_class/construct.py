@@ -159,12 +159,20 @@ def write_init(
     return init
 
 
+_SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_SHOWN_META = {
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+    for name in META_ARGUMENTS
+    if name != "lock"
+}
+
+
 def _signature(declaration: Declaration, meta: Sequence[str]) -> inspect.Signature:
     """Return the signature that programs read: the fields, batch size, device and names, without ``lock``.
 
     It is made from parameters, because `inspect.signature` of the function takes as long as the rest of the class.
     """
-    positional = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    positional = [_SELF]
     keywords: list[inspect.Parameter] = []
     for field in declaration.arguments:
         if field.init:
@@ -173,9 +181,7 @@ def _signature(declaration: Declaration, meta: Sequence[str]) -> inspect.Signatu
             shown = inspect.Parameter.empty if default is dataclasses.MISSING else default
             found = inspect.Parameter(field.name, kind, default=shown, annotation=field.type)
             (keywords if field.kw_only else positional).append(found)
-    keywords += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in meta if name != "lock"
-    ]
+    keywords += [_SHOWN_META[name] for name in meta if name in _SHOWN_META]
     return inspect.Signature([*positional, *keywords], return_annotation=None)
 
 

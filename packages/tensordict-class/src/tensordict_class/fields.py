@@ -27,6 +27,7 @@ class Declaration(NamedTuple):
 
     Attributes:
         fields: The fields, inherited ones first.
+        names: Their names.
         init_vars: The ``InitVar`` pseudo-fields, which are passed to ``__post_init__``.
         arguments: Fields and pseudo-fields in the order of the constructor.
         own: The names that the class itself annotates.
@@ -34,15 +35,11 @@ class Declaration(NamedTuple):
     """
 
     fields: tuple[dataclasses.Field[Any], ...]
+    names: tuple[str, ...]
     init_vars: tuple[dataclasses.Field[Any], ...]
     arguments: tuple[dataclasses.Field[Any], ...]
     own: tuple[str, ...]
     shadowed: frozenset[str]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the fields."""
-        return tuple(f.name for f in self.fields)
 
 
 def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> Declaration:
@@ -71,7 +68,7 @@ def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> 
     cls.__doc__ = documented or cls.__name__  # without it, dataclasses computes a signature
     dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     fields = dataclasses.fields(cls)
-    names = [f.name for f in fields]
+    names = tuple(f.name for f in fields)
     if not documented:
         cls.__doc__ = f"{cls.__name__}({', '.join(names)})"
     declared = cls.__dataclass_fields__
@@ -81,7 +78,7 @@ def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> 
         if name in shadowed and (not shadow or name[0] == "_"):
             raise errors.reserved_name(cls, name, base.__name__)
     arguments = tuple(f for f in declared.values() if f in fields or f in init_vars)
-    return Declaration(fields, init_vars, arguments, own, shadowed)
+    return Declaration(fields, names, init_vars, arguments, own, shadowed)
 
 
 def _same_default(parent: dataclasses.Field[Any] | None) -> Any:

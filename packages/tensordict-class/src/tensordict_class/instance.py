@@ -37,7 +37,7 @@ class Instance(Forwarding):
 
     _rules: ClassVar[Mapping[str, Rule]] = {}
     """The rule that casts a value, by field; the keys are the fields."""
-    _declaration: ClassVar[Declaration] = Declaration((), (), (), (), frozenset())
+    _declaration: ClassVar[Declaration] = Declaration((), (), (), (), (), frozenset())
     _flags: ClassVar[Flags] = NO_FLAGS
     _casts: ClassVar[bool] = False
     """Whether tensors pass through the rules of the fields, too."""

@@ -72,7 +72,8 @@ def _node(module: nn.Module, filter_empty: bool, lock: bool) -> Any:
         for name, child in modules.items():
             if child is None:
                 continue
-            if isinstance(child, TensorDictParams):  # a tensordict already, which sees later changes of the module
+            # a tensordict already, which sees later changes of the module (isinstance is slow for modules)
+            if issubclass(type(child), TensorDictParams):
                 table[name] = child
                 is_new = False
                 continue

@@ -318,7 +318,12 @@ class Access(Node):
                 if not inplace or self._peek(key) is None:
                     raise errors.locked(f"set({key!r})")
             # isinstance instead of type(): with type(), Dynamo guards on the class Tensor at each call
-            elif inplace is False and meta.device is None and isinstance(item, Tensor) and not isinstance(item, Node):
+            elif (
+                inplace is False
+                and meta.device is None
+                and isinstance(item, Tensor)
+                and (item.__class__ is Tensor or not isinstance(item, Node))
+            ):
                 size = meta.batch_size
                 try:
                     fits = not size or starts_with(item.shape, size)
