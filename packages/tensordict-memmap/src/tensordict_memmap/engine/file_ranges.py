@@ -37,15 +37,9 @@ def file_ranges(
         filled = [n for n, size in enumerate(sizes) if size]
         keys, sources = [keys[n] for n in filled], [sources[n] for n in filled]
         addresses, begins, sizes = ([column[n] for n in filled] for column in (addresses, begins, sizes))
-    total = len(sizes)
-    single: set[int] = set()
-    if 0 in addresses or max(sizes, default=0) >= SMALL_FILE:
-        single.update(n for n in range(total) if not addresses[n] or sizes[n] >= SMALL_FILE)
-    cuts = {0, total, *single, *(n + 1 for n in single)}
-    if total and begins[-1] + sizes[-1] - begins[0] != sum(sizes):
-        cuts.update(n for n in range(1, total) if begins[n - 1] + sizes[n - 1] != begins[n])
+    single, cuts = _cuts(addresses, begins, sizes)
     ranges: list[FileRange | Run] = []
-    for first, last in pairwise(sorted(cuts)):
+    for first, last in pairwise(cuts):
         if first not in single:
             part = slice(first, last)
             ranges.append(Run(keys[part], addresses[part], sizes[part], begins[first], sources[part]))
@@ -57,6 +51,18 @@ def file_ranges(
         else:
             ranges.append(FileRange(name, source, begins[first]))
     return ranges, [(begins[n], sizes[n]) for n in sorted(single)]
+
+
+def _cuts(addresses: Sequence[int], begins: Sequence[int], sizes: Sequence[int]) -> tuple[set[int], list[int]]:
+    """Return the numbers of the tensors that are no part of a run, and those with which a range begins, in order."""
+    total = len(sizes)
+    single: set[int] = set()
+    if 0 in addresses or max(sizes, default=0) >= SMALL_FILE:
+        single.update(n for n in range(total) if not addresses[n] or sizes[n] >= SMALL_FILE)
+    cuts = {0, total, *single, *(n + 1 for n in single)}
+    if total and begins[-1] + sizes[-1] - begins[0] != sum(sizes):
+        cuts.update(n for n in range(1, total) if begins[n - 1] + sizes[n - 1] != begins[n])
+    return single, sorted(cuts)
 
 
 def _stacked(key: object, source: Stacked, offset: int) -> Iterator[FileRange]:

@@ -20,6 +20,7 @@ from tensordict_memmap.schema.plan import LAZY
 __all__ = ["META_PT", "parse_oldest"]
 
 META_PT = "meta.pt"
+LEAF_META = ".meta.pt"
 
 
 def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
@@ -39,44 +40,50 @@ def parse_oldest(folder: Folder, *, place: str = "", key: Path = ()) -> Node:
     # a symbolic link could lead out of the saved folder
     inside = [name for name in found if folder.has(f"{start}{name}") and folder.has(f"{start}{name}/{META_PT}")]
     if "stack_dim" in record:
-        count = len(inside)
-        if {str(number) for number in range(count)} != set(inside):
-            raise ValueError(
-                f"{place or 'the folder'} is a stack with missing elements: it holds only {inside}; restore it"
-            )
-        if type(record["stack_dim"]) is not int:
-            raise ValueError(f"{start}{META_PT} gives a stack dimension that is not a number; restore the file")
-        facts = {"stack_dim": record["stack_dim"], "stack_dim_name": None}
-        stack = Parts(key, place, LazyStackedTensorDict, LAZY, facts)
-        for number in map(str, range(count)):
-            stack.parts[number] = parse_oldest(folder, place=start + number, key=(*key, number))
-        return stack
+        return _parse_stack(folder, place, key, record["stack_dim"], inside)
     if not isinstance(record.get("batch_size"), torch.Size):
         raise ValueError(f"{start}{META_PT} has no batch size; restore the file")
     if not is_possible(record["batch_size"], torch.uint8):
         raise ValueError(f"{start}{META_PT} gives an invalid batch size; restore the file")
     node = Dense(key, place, tuple(record["batch_size"]))
     for name in found:
-        if name.endswith(".meta.pt"):
-            stem = name.removesuffix(".meta.pt")
-            about = _load(folder, start + name, (*key, stem))
-            if not (isinstance(about.get("shape"), torch.Size) and isinstance(about.get("dtype"), torch.dtype)):
-                raise ValueError(
-                    f"{start}{name} lacks the shape or dtype of key {show((*key, stem))}; restore the file"
-                )
-            if about["dtype"] in QUANTIZED or not is_possible(about["shape"], about["dtype"]):
-                raise ValueError(
-                    f"{start}{name} gives key {show((*key, stem))} an invalid shape or dtype; restore the file"
-                )
-            if tuple(about["shape"][: len(node.batch_size)]) != node.batch_size:
-                raise ValueError(
-                    f"{start}{name} gives key {show((*key, stem))} the shape {list(about['shape'])}, which does not "
-                    f"start with the batch size {list(node.batch_size)}; restore the file"
-                )
-            node.entries[stem] = Leaf((*key, stem), f"{start}{stem}{LEAF}", about["dtype"], tuple(about["shape"]))
+        if name.endswith(LEAF_META):
+            stem = name.removesuffix(LEAF_META)
+            node.entries[stem] = _parse_leaf(folder, start + stem, (*key, stem), node.batch_size)
         elif name in inside:
             node.entries[name] = parse_oldest(folder, place=start + name, key=(*key, name))
     return node
+
+
+def _parse_stack(folder: Folder, place: str, key: Path, stack_dim: Any, names: list[str]) -> Parts:
+    """Return the schema of a lazy stack, whose elements are folders with their numbers as names."""
+    start = place + "/" if place else ""
+    numbers = [str(number) for number in range(len(names))]
+    if set(numbers) != set(names):
+        raise ValueError(f"{place or 'the folder'} is a stack with missing elements: it holds only {names}; restore it")
+    if type(stack_dim) is not int:
+        raise ValueError(f"{start}{META_PT} gives a stack dimension that is not a number; restore the file")
+    stack = Parts(key, place, LazyStackedTensorDict, LAZY, {"stack_dim": stack_dim, "stack_dim_name": None})
+    for number in numbers:
+        stack.parts[number] = parse_oldest(folder, place=start + number, key=(*key, number))
+    return stack
+
+
+def _parse_leaf(folder: Folder, path: str, key: Path, batch_size: tuple[int, ...]) -> Leaf:
+    """Return the schema of the leaf whose files have this path without a suffix."""
+    about = _load(folder, path + LEAF_META, key)
+    shape, dtype = about.get("shape"), about.get("dtype")
+    where = f"{path}{LEAF_META}"
+    if not (isinstance(shape, torch.Size) and isinstance(dtype, torch.dtype)):
+        raise ValueError(f"{where} lacks the shape or dtype of key {show(key)}; restore the file")
+    if dtype in QUANTIZED or not is_possible(shape, dtype):
+        raise ValueError(f"{where} gives key {show(key)} an invalid shape or dtype; restore the file")
+    if tuple(shape[: len(batch_size)]) != batch_size:
+        raise ValueError(
+            f"{where} gives key {show(key)} the shape {list(shape)}, which does not start with the batch size "
+            f"{list(batch_size)}; restore the file"
+        )
+    return Leaf(key, path + LEAF, dtype, tuple(shape))
 
 
 def _load(folder: Folder, path: str, key: Path) -> dict[str, Any]:

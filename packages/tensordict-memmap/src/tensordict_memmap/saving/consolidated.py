@@ -74,10 +74,7 @@ def consolidate(
     ([5, 1, 2], True)
     """
     plain = filename is None and not (share_memory or pin_memory)
-    if filename is not None:
-        _check_on_cpu(device)
-    if return_early and (use_buffer or non_blocking):
-        raise ValueError("return_early=True cannot be combined with use_buffer or non_blocking; leave them out")
+    _check_options(filename, device, early=return_early, use_buffer=use_buffer, non_blocking=non_blocking)
     if is_compiling() and plain and not return_early:
         return _consolidate_traced(td, device, inplace)
     if plain and device is None and is_consolidated(td):
@@ -102,9 +99,18 @@ def consolidate(
     return SaveJob(writer).start(writer.mapped, early=early)
 
 
-def _check_on_cpu(device: torch.device | str | int | None) -> None:
-    if device is not None and torch.device(device).type != "cpu":
+def _check_options(
+    filename: str | os.PathLike[str] | None,
+    device: torch.device | str | int | None,
+    *,
+    early: bool,
+    use_buffer: bool,
+    non_blocking: bool,
+) -> None:
+    if filename is not None and device is not None and torch.device(device).type != "cpu":
         raise RuntimeError(f"device={device}, and a file is mapped into the memory of the CPU; pass filename or device")
+    if early and (use_buffer or non_blocking):
+        raise ValueError("return_early=True cannot be combined with use_buffer or non_blocking; leave them out")
 
 
 def _consolidate_traced(td: Any, device: torch.device | str | int | None, inplace: bool) -> Any:

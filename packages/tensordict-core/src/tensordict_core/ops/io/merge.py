@@ -54,21 +54,25 @@ def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, .
     if partial:
         _merge_elements(target, tds, callbacks, prefix, partial)
     for key in dict.fromkeys(key for td in tds for key in td._keys()):
-        if key in partial:
-            continue
-        values = [value for value in (td._get(key) for td in tds) if value is not None]
-        nodes = [value for value in values if isinstance(value, Node) and not value._is_opaque]
-        callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
-        first = values[0]
-        if len(nodes) == len(values) or (callback is None and nodes and nodes[0] is first):
-            if target._get(key) is None:
-                target._store(key, first._clone(False))
-            _merge(target._get(key), nodes, callbacks, (*prefix, key))
-        elif callback is not None and len(values) > 1:
-            plain = [value._entry_value() if isinstance(value, Node) else value for value in values]
-            target._store(key, callback(*plain))
-        elif target._get(key) is None:
-            target._store(key, first._clone(False) if isinstance(first, Node) else first)
+        if key not in partial:
+            values = [value for td in tds if (value := td._get(key)) is not None]
+            _merge_values(target, key, values, callbacks, prefix)
+
+
+def _merge_values(target: Any, key: str, values: list[Any], callbacks: Any, prefix: tuple[str, ...]) -> None:
+    """Store what becomes of the values of several nodes under one key; ``target`` may hold a copy of the first."""
+    first = values[0]
+    nodes = [value for value in values if isinstance(value, Node) and not value._is_opaque]
+    callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
+    if len(nodes) == len(values) or (callback is None and nodes and nodes[0] is first):
+        if target._get(key) is None:
+            target._store(key, first._clone(False))
+        _merge(target._get(key), nodes, callbacks, (*prefix, key))
+    elif callback is not None and len(values) > 1:
+        plain = [value._entry_value() if isinstance(value, Node) else value for value in values]
+        target._store(key, callback(*plain))
+    elif target._get(key) is None:
+        target._store(key, first._clone(False) if isinstance(first, Node) else first)
 
 
 def _partial_keys(tds: Sequence[Any]) -> set[str]:
