@@ -142,6 +142,12 @@ class Indexing(Node):
     def get_at(self, key: Any, index: Any = KEEP, default: Any = None, *, idx: Any = KEEP) -> Any:
         """Return the part of an entry that an index selects, or ``default`` if there is no such key.
 
+        Args:
+            key: A string or a nested key.
+            index: The index, which may select along dimensions behind those of the batch, too.
+            default: The value to return if there is no such key.
+            idx: Another name of ``index``.
+
         Raises:
             TypeError: No index is given.
 
@@ -167,7 +173,13 @@ class Indexing(Node):
         return parent._get(path[-1])[index]
 
     def set_at_(self, key: Any, value: Any, index: Any, *, non_blocking: bool = False) -> Self:
-        """Write a value into the part of an entry that ``index`` selects, along any of its dimensions as in `get_at`.
+        """Write a value into the part of an entry that an index selects.
+
+        Args:
+            key: A string or a nested key.
+            value: A tensor that broadcasts to the selected part, or a number.
+            index: The index, which may select along dimensions behind those of the batch, too.
+            non_blocking: Whether a copy between devices may be asynchronous.
 
         Raises:
             KeyError: There is no such key.

@@ -102,6 +102,13 @@ class CompositeDistribution(Distribution):
     ) -> CompositeDistribution:
         """Make a composite of existing distributions; its batch size is that of ``params``.
 
+        Args:
+            params: A tensordict, of which only the batch size is used.
+            distributions: The distribution of each key of the samples, or nested dictionaries of them.
+            name_map: As for the constructor.
+            log_prob_key: As for the constructor.
+            entropy_key: As for the constructor.
+
         >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
         >>> CompositeDistribution.from_distributions(TensorDict({}, [3]), dists).mean["x"]
         tensor([0., 0., 0.])
@@ -174,12 +181,16 @@ class CompositeDistribution(Distribution):
 
     @property
     def mean(self) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """The mean of each distribution."""
+        """The mean of each distribution, estimated from 1000 samples if it has no closed form."""
         return self._each(lambda dist: take(dist, InteractionType.MEAN, (), _ESTIMATES))
 
     @property
     def mode(self) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """The mode of each distribution."""
+        """The mode of each distribution.
+
+        Raises:
+            NotImplementedError: A distribution has no mode.
+        """
         return self._each(lambda dist: take(dist, InteractionType.MODE, (), _ESTIMATES))
 
     @property
@@ -194,15 +205,32 @@ class CompositeDistribution(Distribution):
         return self._each(lambda dist: take(dist, InteractionType.DETERMINISTIC, (), _ESTIMATES))
 
     def sample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
-        """Draw a sample of each distribution."""
+        """Draw a sample of each distribution.
+
+        Args:
+            shape: The shape of the samples in front of the batch size; one sample by default.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> composite.sample((5,)).batch_size
+        torch.Size([5, 3])
+        """
         shape = torch.Size([] if shape is None else shape)
         return self._each(lambda dist: dist.sample(shape), shape)
 
     def rsample(self, shape: Any = None) -> TensorDict:  # type: ignore[override]  # torch returns tensors
         """Draw a reparameterized sample of each distribution, so that gradients flow to the parameters.
 
+        Args:
+            shape: The shape of the samples in front of the batch size; one sample by default.
+
         Raises:
             NotImplementedError: A distribution has no ``rsample``.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> composite.rsample()["x"].shape
+        torch.Size([3])
         """
         shape = torch.Size([] if shape is None else shape)
         return self._each(lambda dist: dist.rsample(shape), shape)
@@ -240,7 +268,19 @@ class CompositeDistribution(Distribution):
         return scores
 
     def log_prob(self, sample: Any) -> Any:
-        """Return the log-probability of each value, or their sum if `composite_lp_aggregate` is true."""
+        """Return the log-probability of each value, or their sum if `composite_lp_aggregate` is true.
+
+        Args:
+            sample: A tensordict of a value for each distribution.
+
+        Returns:
+            A tensordict of ``<key>_log_prob``, or the sum as a tensor of the batch size of the sample.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(3), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [3]), dists)
+        >>> composite.log_prob(TensorDict({"x": torch.zeros(3)}, [3]))["x_log_prob"]
+        tensor([-0.9189, -0.9189, -0.9189])
+        """
         scores = self.log_prob_composite(sample, include_sum=False)
         return self._sum(scores) if composite_lp_aggregate() else scores
 
@@ -332,6 +372,11 @@ class CompositeDistribution(Distribution):
 
         Raises:
             KeyError: The sample has neither of the two.
+
+        >>> dists = {"x": torch.distributions.Normal(torch.zeros(1), 1.0)}
+        >>> composite = CompositeDistribution.from_distributions(TensorDict({}, [1]), dists)
+        >>> composite.icdf(TensorDict({"x_cdf": torch.tensor([0.5])}, [1]))["x_icdf"]
+        tensor([0.])
         """
         for key, dist in self.dists.items():
             share = sample.get(with_suffix(key, "_cdf"), None)

@@ -105,11 +105,22 @@ class Delta(Distribution):
         return Delta(param, self.atol, self.rtol, torch.Size(batch_shape), self.event_shape)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Return the value for each sample; gradients flow to the parameter."""
+        """Return the value for each sample; gradients flow to the parameter.
+
+        Args:
+            sample_shape: The shape of the samples in front of the batch shape.
+
+        >>> Delta(torch.tensor([1.0, 2.0])).rsample((3,)).shape
+        torch.Size([3, 2])
+        """
         return self.param.expand((*sample_shape, *self.param.shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return infinity for events that equal the value, and minus infinity for others."""
+        """Return infinity for events that equal the value, and minus infinity for others.
+
+        >>> Delta(torch.tensor([1.0, 2.0])).log_prob(torch.tensor([1.0, 2.0]))
+        tensor(inf)
+        """
         equal = torch.isclose(value, self.param.expand_as(value), rtol=self.rtol, atol=self.atol)
         if self.event_shape:
             equal = equal.flatten(-len(self.event_shape)).all(-1)

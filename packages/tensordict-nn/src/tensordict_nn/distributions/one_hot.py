@@ -31,6 +31,8 @@ def rand_one_hot(values: Tensor, do_softmax: bool = True) -> Tensor:
 class OneHotCategorical(Categorical):
     """A categorical distribution over one-hot vectors.
 
+    Samples are vectors along the last dimension: those of ``n`` categories have the shape ``[*batch_shape, n]``.
+
     Args:
         logits: Log-probabilities up to a constant, along the last dimension.
         probs: Probabilities, instead of ``logits``.
@@ -82,7 +84,11 @@ class OneHotCategorical(Categorical):
 
     @property
     def variance(self) -> Tensor:
-        """The variance of each element."""
+        """The variance of each element.
+
+        >>> OneHotCategorical(probs=torch.tensor([0.5, 0.5])).variance
+        tensor([0.2500, 0.2500])
+        """
         return self.probs * (1 - self.probs)
 
     @property
@@ -95,11 +101,26 @@ class OneHotCategorical(Categorical):
         return self.mode
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Draw one-hot vectors."""
+        """Draw one-hot vectors of integers.
+
+        Args:
+            sample_shape: The shape of the samples in front of the batch shape.
+
+        >>> OneHotCategorical(probs=torch.tensor([0.0, 1.0])).sample((2,))
+        tensor([[0, 1],
+                [0, 1]])
+        """
         return self._one_hot(Categorical.sample(self, torch.Size(sample_shape)))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Draw one-hot vectors with the gradients of a relaxed sample of temperature 1 (straight-through)."""
+        """Draw one-hot vectors with the gradients of a relaxed sample of temperature 1 (straight-through).
+
+        Args:
+            sample_shape: The shape of the samples in front of the batch shape.
+
+        >>> OneHotCategorical(logits=torch.zeros(3, 4, requires_grad=True)).rsample().requires_grad
+        True
+        """
         relaxed = RelaxedOneHotCategorical(self.logits.new_tensor(1.0), logits=self.logits).rsample(
             torch.Size(sample_shape)
         )
@@ -113,5 +134,13 @@ class OneHotCategorical(Categorical):
         return expanded
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Return all one-hot vectors."""
+        """Return all one-hot vectors.
+
+        Args:
+            expand: Whether they are expanded over the batch shape.
+
+        >>> OneHotCategorical(probs=torch.tensor([0.5, 0.5])).enumerate_support()
+        tensor([[1, 0],
+                [0, 1]])
+        """
         return self._one_hot(Categorical.enumerate_support(self, expand))

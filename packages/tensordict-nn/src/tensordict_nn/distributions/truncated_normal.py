@@ -51,6 +51,8 @@ def _inverse_log_ndtr(log_p: Tensor) -> Tensor:
 class TruncatedNormal(Distribution):
     """A normal distribution restricted to ``[a, b]``, with reparameterized samples.
 
+    The batch shape is the shape to which the four arguments broadcast.
+
     Args:
         loc: The mean before truncation.
         scale: The standard deviation before truncation; at least ``1e-6``.
@@ -167,12 +169,24 @@ class TruncatedNormal(Distribution):
         return self.mean
 
     def entropy(self) -> Tensor:
-        """Return the differential entropy."""
+        """Return the differential entropy, in nats.
+
+        >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).entropy()
+        tensor([0.6828, 0.6828])
+        """
         entropy: Tensor = _LOG_ROOT_TAU + 0.5 + self.scale.log() + self._log_mass + 0.5 * self._moment
         return entropy
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log-density; minus infinity outside of the interval."""
+        """Return the log-density; minus infinity outside of the interval.
+
+        Raises:
+            ValueError: A value is outside of the interval, and ``validate_args`` is true, as it is by default.
+
+        >>> dist = TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0, validate_args=False)
+        >>> dist.log_prob(torch.tensor([0.0, 2.0]))
+        tensor([-0.5372,    -inf])
+        """
         if self._validate_args:
             self._validate_sample(value)
         z = (value - self.loc) / self.scale
@@ -206,7 +220,14 @@ class TruncatedNormal(Distribution):
         return torch.minimum(torch.maximum(x, self.a), self.b)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
-        """Draw samples by the inverse of the distribution function, so that gradients flow to the parameters."""
+        """Draw samples by the inverse of the distribution function, so that gradients flow to the parameters.
+
+        Args:
+            sample_shape: The shape of the samples in front of the batch shape.
+
+        >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).rsample((3,)).shape
+        torch.Size([3, 2])
+        """
         shape = self._extended_shape(torch.Size(sample_shape))
         # strictly inside (0, 1), where the inverse is finite
         eps = torch.finfo(self.loc.dtype).eps

@@ -108,6 +108,11 @@ class Removal(Access):
     def setdefault(self, key: NestedKey, default: Any, inplace: bool = False) -> Any:
         """Return the entry under a key; if it is missing, store ``default`` first.
 
+        Args:
+            key: A string or a nested key.
+            default: The value to store.
+            inplace: Has no effect, because there is no entry to write into.
+
         >>> TensorDict({}).setdefault("a", torch.ones(1))
         tensor([1.])
         """

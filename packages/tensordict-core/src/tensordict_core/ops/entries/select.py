@@ -288,7 +288,16 @@ class KeySelection(Node):
         device: Any = KEEP,
         names: Any = None,
     ) -> Self:
-        """Return a tensordict with the same metadata and no entries; with ``recurse`` it has empty nested tensordicts.
+        """Return a tensordict with the same metadata and no entries.
+
+        Args:
+            recurse: Whether nested tensordicts stay, without entries.
+            batch_size: Another batch size.
+            device: Another device; ``None`` for no device.
+            names: Other dim names.
+
+        Raises:
+            RuntimeError: With ``recurse``, a nested tensordict does not start with the batch size.
 
         >>> TensorDict({"a": torch.zeros(3)}, [3]).empty().batch_size
         torch.Size([3])
@@ -314,7 +323,11 @@ class KeySelection(Node):
         return self._new(entries, meta)
 
     def clone(self, recurse: bool = True, **kwargs: Any) -> Self:
-        """Return an unlocked copy; tensors are copied only if ``recurse``.
+        """Return an unlocked copy; nested tensordicts are copied, too.
+
+        Args:
+            recurse: Whether tensors are copied; otherwise the copy has the same tensors.
+            **kwargs: Options of containers that are stored in files.
 
         >>> td = TensorDict({"a": torch.zeros(1)})
         >>> td.clone(False)["a"] is td["a"], td.clone()["a"] is td["a"]

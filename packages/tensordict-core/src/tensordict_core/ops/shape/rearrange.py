@@ -58,6 +58,11 @@ class Rearrangement(Shape):
     ) -> Self:
         """Return the entries rolled along batch dimensions; without ``dims`` the flattened batch is rolled.
 
+        Args:
+            shifts: The number of positions, for each dimension of ``dims``.
+            dims: One batch dimension or several.
+            inplace: Whether the result replaces the entries of this tensordict.
+
         >>> TensorDict({"a": torch.arange(3)}, [3]).roll(1, 0)["a"]
         tensor([2, 0, 1])
         """
@@ -72,6 +77,10 @@ class Rearrangement(Shape):
 
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
         """Return the plane of two batch dimensions rotated ``k`` times by 90 degrees.
+
+        Args:
+            k: The number of rotations; if it is negative, they are from the second dimension towards the first.
+            dims: The two dimensions; positive rotations are from the first towards the second.
 
         >>> TensorDict({"a": torch.zeros(2, 3)}, [2, 3]).rot90().batch_size
         torch.Size([3, 2])
@@ -95,6 +104,13 @@ class Rearrangement(Shape):
 
     def repeat(self, *repeats: Any, inplace: bool = False) -> Self:
         """Return a copy with the batch repeated along each batch dimension.
+
+        Args:
+            *repeats: The number of repetitions for each batch dimension, or one sequence of them.
+            inplace: Whether the result replaces the entries of this tensordict.
+
+        Raises:
+            ValueError: The number of counts differs from that of batch dimensions.
 
         >>> TensorDict({"a": torch.arange(2)}, [2]).repeat(2)["a"]
         tensor([0, 1, 0, 1])

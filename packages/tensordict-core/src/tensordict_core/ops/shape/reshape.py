@@ -323,6 +323,11 @@ class Shape(Node):
     def flatten(self, start_dim: int = 0, end_dim: int = -1, *, inplace: bool = False) -> Self:
         """Return the batch dimensions from ``start_dim`` to ``end_dim`` (included) as one.
 
+        Args:
+            start_dim: The first dimension.
+            end_dim: The last dimension.
+            inplace: Whether the result replaces the entries of this tensordict.
+
         >>> TensorDict({"a": torch.zeros(2, 3, 4)}, [2, 3]).flatten(0, 1)["a"].shape
         torch.Size([6, 4])
         """
@@ -343,7 +348,12 @@ class Shape(Node):
         return self._in_place(self._rearranged(Reshape(size, new, True)), inplace)
 
     def unflatten(self, dim: int, unflattened_size: Sequence[int], *, inplace: bool = False) -> Self:
-        """Return the batch dimension ``dim`` split into several; one size may be ``-1`` and is inferred.
+        """Return the batch dimension ``dim`` split into several.
+
+        Args:
+            dim: The dimension.
+            unflattened_size: The sizes of the new dimensions; one may be ``-1`` and is inferred.
+            inplace: Whether the result replaces the entries of this tensordict.
 
         >>> TensorDict({"a": torch.zeros(6, 4)}, [6]).unflatten(0, (2, 3)).batch_size
         torch.Size([2, 3])
