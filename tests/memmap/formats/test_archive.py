@@ -94,16 +94,21 @@ def test_the_option_or_the_ending_chooses(tmp_path):
     td.save(tmp_path / "x", archive=True)
     td.save(tmp_path / "y.tdz", archive=False)
     td.save(tmp_path / "z.tdz", format="safetensors")
+    td.save(tmp_path / "zip", format="archive")
     assert (
         is_memmap_archive(tmp_path / "x")
         and (tmp_path / "y.tdz").is_dir()
         and not is_memmap_archive(tmp_path / "z.tdz")
+        and is_memmap_archive(tmp_path / "zip")
     )
-    for name in ("x", "y.tdz", "z.tdz"):
+    for name in ("x", "y.tdz", "z.tdz", "zip"):
         assert TensorDict.load(tmp_path / name)["a"].tolist() == [0, 1, 2]
-    for options in ({"compression": "deflate"}, {"archive": True, "format": "safetensors"}):
+    refused = [{"archive": True, "format": "safetensors"}, {"archive": True, "format": "tree"}]
+    refused += [{"archive": False, "format": "archive"}, {"compression": "deflate"}]
+    for options in refused:
         with pytest.raises(ValueError, match="archive"):
             td.save(tmp_path / "folder", **options)
+    assert not (tmp_path / "folder").exists()
     with pytest.raises(ValueError, match="unknown compression"):
         td.save(tmp_path / "x.tdz", compression="zstd")
     with pytest.raises(ValueError, match="as a whole"):

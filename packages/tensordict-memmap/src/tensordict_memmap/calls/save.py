@@ -70,8 +70,8 @@ def memmap(
         checksum: Whether to record checksums, which ``load_memmap(..., verify="full")`` compares. Files are then
             mapped copy-on-write, so that the checksums stay valid; ``load_memmap(..., mode="r+")`` drops them.
         pbar: Whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
-        format: ``"tree"`` for a folder with a file for each leaf, ``"safetensors"`` for one file; None decides by the
-            suffix ``.safetensors``.
+        format: ``"tree"`` for a folder with a file for each leaf, ``"safetensors"`` for one file, ``"archive"`` for one
+            zip file; None decides by the suffix, ``.safetensors`` or ``.tdz``.
         shard_size: The maximum size in bytes of the tensors in one safetensors file; ``prefix`` is then a folder that
             holds the shards.
 

@@ -181,8 +181,7 @@ def save_checkpoint(
             made = run_save(run, complete, 0, early=return_early, where=target)
         else:
             options = SaveOptions(
-                format=None if format == ARCHIVE else format,
-                archive=None if format is None else format == ARCHIVE,
+                format=format,
                 shard_size=shard_size,
                 num_threads=num_threads,
                 checksum=not sharded if checksum is None else checksum,

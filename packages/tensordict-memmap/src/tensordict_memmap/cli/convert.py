@@ -15,7 +15,7 @@ from typing import Any
 
 from tensordict_memmap.calls.load import load_memmap
 from tensordict_memmap.calls.save import save
-from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE
+from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED
 from tensordict_memmap.loading.archive import Archive
 from tensordict_memmap.loading.detect import kind_of
 from tensordict_memmap.loading.remote import RemoteSave
@@ -23,10 +23,11 @@ from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.saving.archive import unpack_memmap
 from tensordict_memmap.saving.consolidated import save_consolidated
+from tensordict_memmap.saving.options import FORMATS as SAVE_FORMATS
 
 __all__ = ["FORMATS", "convert", "save_as"]
 
-FORMATS = (TREE, SAFETENSORS, ARCHIVE, CONSOLIDATED)
+FORMATS = (*SAVE_FORMATS, CONSOLIDATED)
 """The formats that a save can be converted to."""
 
 
@@ -100,8 +101,7 @@ def save_as(data: Any, target: str | os.PathLike[str], format: str | None, **opt
             raise ValueError("a consolidated file has no place for checksums; omit them, or choose another format")
         save_consolidated(data, target, num_threads=options.pop("num_threads") or 0, **options)
         return
-    archive = True if format == ARCHIVE else None if format is None else False
-    save(data, target, archive=archive, format=format if format in (TREE, SAFETENSORS) else None, **options)
+    save(data, target, format=format, **options)
 
 
 @contextlib.contextmanager

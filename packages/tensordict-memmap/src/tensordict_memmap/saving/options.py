@@ -11,9 +11,9 @@ from tensordict_core.extension import check_options
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, format_by_name
 from tensordict_memmap.remote.urls import is_remote, local_path
 
-__all__ = ["DEFAULTS", "SHARED_MEMORY", "SaveOptions", "check_local"]
+__all__ = ["DEFAULTS", "FORMATS", "SHARED_MEMORY", "SaveOptions", "check_local"]
 
-FORMATS = (TREE, SAFETENSORS)
+FORMATS = (TREE, SAFETENSORS, ARCHIVE)
 SHARED_MEMORY = "shared memory"
 
 
@@ -79,8 +79,8 @@ class SaveOptions:
         check_local(path)
         found = self._format(path)
         in_one_file = found in (SAFETENSORS, ARCHIVE)
-        if self.archive and found == SAFETENSORS:
-            raise ValueError("archive=True and format='safetensors' name two formats; pass one of them")
+        if self.format is not None and self.archive not in (None, self.format == ARCHIVE):
+            raise ValueError(f"archive={self.archive} and format={self.format!r} contradict each other; pass only one")
         if self.compression is not None and found != ARCHIVE:
             raise ValueError("compression applies to archives only; pass archive=True, or a path that ends with .tdz")
         if self.shard_size is not None and found != SAFETENSORS:

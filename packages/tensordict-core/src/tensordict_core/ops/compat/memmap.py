@@ -83,8 +83,8 @@ class MemmapStubs(Node):
             checksum: Whether to record checksums, which ``load_memmap(..., verify="full")`` compares. The result is
                 then mapped copy-on-write, so that the checksums remain valid.
             pbar: Whether to show the progress in bytes; by default on a terminal, if the save takes over two seconds.
-            format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file; by default
-                ``"safetensors"`` if ``prefix`` ends in ``.safetensors``.
+            format: ``"tree"`` for a folder with a file for each entry, ``"safetensors"`` for one file, ``"archive"``
+                for one zip file; by default according to the suffix of ``prefix``, ``.safetensors`` or ``.tdz``.
             shard_size: The maximum size in bytes of the tensors in one safetensors file; ``prefix`` is then a folder of
                 such files.
 
