@@ -7,7 +7,7 @@ import torch
 
 import tensordict as reference
 from tensordict_memmap import compare, convert, load_memmap
-from tensordict_memmap.loading.detect import kind_of
+from tensordict_memmap.loading.detect import format_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -39,7 +39,7 @@ def read(path, kind):
 def test_parts_of_what_the_reference_wrote_load(tmp_path, kind):
     path = tmp_path / NAMES[kind]
     written(path, kind)
-    assert kind_of(path) == kind
+    assert format_of(path) == kind
     part = load_memmap(path, keys=["b.*"], rows=slice(1, 3))
     assert set(part.keys(True, True)) == {("b", "c"), ("b", "d")} and part.batch_size == (2,)
     assert load_memmap(path, subpath="a", rows=[3, 0]).tolist() == [[9, 10, 11], [0, 1, 2]]

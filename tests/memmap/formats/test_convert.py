@@ -11,7 +11,7 @@ import torch
 
 from tensordict_core import NonTensorData, TensorDict
 from tensordict_memmap import compare, convert, load_memmap
-from tensordict_memmap.loading.detect import kind_of
+from tensordict_memmap.loading.detect import format_of
 
 NAMES = {"tree": "x", "safetensors": "x.safetensors", "archive": "x.tdz", "consolidated": "x.bin"}
 
@@ -37,7 +37,7 @@ def test_every_format_converts_to_every_other(tmp_path, same, source, target):
     else:
         content().save(first)
     convert(first, second, target, durable=True)
-    assert kind_of(second) == target
+    assert format_of(second) == target
     assert not compare(first, second, values=True)
     if target != "consolidated":  # which keeps values apart from tensors, so their order is lost
         same(load_memmap(second), load_memmap(first))
@@ -47,7 +47,7 @@ def test_the_suffix_chooses_the_format(tmp_path):
     content().save(tmp_path / "x")
     for name, kind in (("y.safetensors", "safetensors"), ("y.tdz", "archive"), ("y", "tree")):
         convert(tmp_path / "x", tmp_path / name)
-        assert kind_of(tmp_path / name) == kind
+        assert format_of(tmp_path / name) == kind
     with pytest.raises(ValueError, match="formats"):
         convert(tmp_path / "x", tmp_path / "z", "zip")
     with pytest.raises(ValueError, match="consolidated"):

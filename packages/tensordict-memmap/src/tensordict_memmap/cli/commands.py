@@ -16,7 +16,7 @@ from tensordict_memmap.calls.load import describe_saved, load_memmap
 from tensordict_memmap.cli.convert import convert, save_as
 from tensordict_memmap.formats.detect import TREE, format_by_name
 from tensordict_memmap.loading.delta import read_delta
-from tensordict_memmap.loading.detect import kind_of
+from tensordict_memmap.loading.detect import format_of
 from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import is_remote, local_path
@@ -45,7 +45,7 @@ def describe(path: str, keys: list[str] | None) -> tuple[str, list[_Row], dict[s
     if is_remote(path):
         return "", rows, {}
     delta = read_delta(local_path(path))
-    return kind_of(local_path(path)), rows, {} if delta is None else {"base": delta.base, "depth": delta.depth}
+    return format_of(local_path(path)), rows, {} if delta is None else {"base": delta.base, "depth": delta.depth}
 
 
 def _rows(node: Node | Leaf) -> Iterator[_Row]:
@@ -98,7 +98,7 @@ def convert_to(source: str, target: str, format: str | None, *, force: bool, **o
         )
     if not force and not is_remote(target) and os.path.lexists(local_path(target)):
         raise FileExistsError(f"{target} exists; pass --force to replace it")
-    if is_remote(source) or not source.endswith(_PICKLED) or kind_of(source) == TREE:
+    if is_remote(source) or not source.endswith(_PICKLED) or format_of(source) == TREE:
         convert(source, target, format, **options)
     else:
         del options["allow_pickle"]

@@ -17,7 +17,7 @@ from tensordict_memmap.calls.load import load_memmap
 from tensordict_memmap.calls.save import save
 from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED
 from tensordict_memmap.loading.archive import Archive
-from tensordict_memmap.loading.detect import kind_of
+from tensordict_memmap.loading.detect import format_of
 from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
@@ -123,6 +123,6 @@ def _mappable(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
 
 
 def _is_compressed(path: str | os.PathLike[str]) -> bool:
-    if kind_of(path) != ARCHIVE or not os.path.exists(path):
+    if format_of(path) != ARCHIVE or not os.path.exists(path):
         return False
     return not all(member.stored for member in Archive(os.path.abspath(path)).members.values())

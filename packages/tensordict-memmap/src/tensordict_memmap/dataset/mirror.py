@@ -36,7 +36,7 @@ SAVE, INFO, BLOCKS = "save", "cache.json", "blocks"
 def mirror(url: str, root: str) -> str:
     """Return the folder of a save in a cache; make it if it is not there."""
     save = RemoteSave(url)
-    if save.kind != TREE or save.is_file:
+    if save.format != TREE or save.is_file:
         raise ValueError(
             f"{url} is one file, and a dataset is a folder; save the tensordict to a URL without an ending"
         )

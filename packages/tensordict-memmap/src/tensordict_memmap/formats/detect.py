@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tensordict_memmap.formats import archive
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, LONGEST_HEADER, load_header
 
-__all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "format_by_name", "kind_of_bytes"]
+__all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "format_by_content", "format_by_name"]
 
 TREE, SAFETENSORS, ARCHIVE, CONSOLIDATED = "tree", "safetensors", "archive", "consolidated"
 
@@ -25,7 +25,7 @@ def format_by_name(path: str) -> str:
     return ARCHIVE if path.endswith(archive.ENDING) else TREE
 
 
-def kind_of_bytes(size: int, read: Callable[[int, int], bytes]) -> str:
+def format_by_content(size: int, read: Callable[[int, int], bytes]) -> str:
     """Detect the format of a file.
 
     Args:

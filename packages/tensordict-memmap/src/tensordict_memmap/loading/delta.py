@@ -25,7 +25,7 @@ from tensordict_memmap.formats.detect import SAFETENSORS, TREE
 from tensordict_memmap.formats.safetensors.delta import DELTA, DeltaRecord, DeltaTensor
 from tensordict_memmap.formats.safetensors.describe import describe
 from tensordict_memmap.formats.safetensors.header import Header
-from tensordict_memmap.loading.detect import kind_of
+from tensordict_memmap.loading.detect import format_of
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import Opened, chosen_part, open_file, read_header
 from tensordict_memmap.schema.dtypes import as_bytes
@@ -136,7 +136,7 @@ def read_delta(path: str | os.PathLike[str]) -> DeltaRecord | None:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
         return None
-    if not is_file or kind_of(path) != SAFETENSORS:
+    if not is_file or format_of(path) != SAFETENSORS:
         return None
     text = _read_header(os.fspath(path))[1].metadata.get(DELTA)
     return None if text is None else DeltaRecord.loads(text, os.fspath(path))
@@ -233,12 +233,12 @@ def _broken(path: str, name: str, what: str) -> ValueError:
 def _open(path: str, open_tree: OpenTree) -> Base:
     if not os.path.lexists(path):
         raise FileNotFoundError(errno.ENOENT, "there is no save to base a delta on; give the path of one", path)
-    kind = kind_of(path)
-    if kind == TREE:
+    format = format_of(path)
+    if format == TREE:
         return _open_folder(path, open_tree)
-    if kind == SAFETENSORS and os.path.isfile(path):
+    if format == SAFETENSORS and os.path.isfile(path):
         return _open_packed(path)
-    what = "shards of safetensors" if kind == SAFETENSORS else f"{kind} file"
+    what = "shards of safetensors" if format == SAFETENSORS else f"{format} file"
     raise ValueError(
         f"{path} holds a save as {what}, and the base of a delta is a folder with a file for each leaf or one "
         "safetensors file; convert it with TensorDict.load(path).save(target, checksum=True)"

@@ -13,34 +13,34 @@ from typing import TypeVar
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
-from tensordict_memmap.formats.detect import SAFETENSORS, TREE, format_by_name, kind_of_bytes
+from tensordict_memmap.formats.detect import SAFETENSORS, TREE, format_by_content, format_by_name
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_NAME, SINGLE_NAME
 
-__all__ = ["kind_of", "opened"]
+__all__ = ["format_of", "opened"]
 
 _T = TypeVar("_T")
 _Witness = tuple[int, int, int, int] | None
 _MOST_ATTEMPTS = 200
 
 
-def kind_of(path: str | os.PathLike[str]) -> str:
+def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format of the save at a path; if there is none, the format that a save would have there.
 
     >>> _ = TensorDict({"a": torch.zeros(3)}).consolidate("any.name")
-    >>> kind_of("any.name"), kind_of("nothing.tdz"), kind_of("nothing")
+    >>> format_of("any.name"), format_of("nothing.tdz"), format_of("nothing")
     ('consolidated', 'archive', 'tree')
     """
     return _look(path)[0]
 
 
-def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
+def opened(path: str | os.PathLike[str], open_as: Callable[[str], _T]) -> _T:
     """Open a path in the format that it has when it is opened.
 
     Args:
         path: Where it is.
-        open_kind: Opens it in a format; may be called several times.
+        open_as: Opens it in a format; may be called several times.
 
     >>> opened("nothing.tdz", lambda kind: kind)
     'archive'
@@ -48,12 +48,12 @@ def opened(path: str | os.PathLike[str], open_kind: Callable[[str], _T]) -> _T:
     found = _presumed(path) or _look(path)
     for _ in range(_MOST_ATTEMPTS):
         try:
-            return open_kind(found[0])
+            return open_as(found[0])
         except Exception:
             earlier, found = found, _look(path)
             if found == earlier:
                 raise
-    return open_kind(found[0])
+    return open_as(found[0])
 
 
 def _presumed(path: str | os.PathLike[str]) -> tuple[str, _Witness] | None:
@@ -90,7 +90,7 @@ def _look(path: str | os.PathLike[str]) -> tuple[str, _Witness]:
             os.lseek(fd, offset, os.SEEK_SET)
             return os.read(fd, nbytes)
 
-        return kind_of_bytes(info.st_size, read), witness
+        return format_by_content(info.st_size, read), witness
 
 
 def _holds_safetensors(folder: str | os.PathLike[str]) -> bool:

@@ -71,17 +71,17 @@ def describe(path: str | os.PathLike[str], request: LoadRequest) -> Node | Leaf:
     """Return the schema of the requested part; read no data."""
     if is_remote(path):
         return _record(_open_remote(str(path), request), request)
-    return opened(path, functools.partial(_describe_kind, path, request))
+    return opened(path, functools.partial(_describe_as, path, request))
 
 
-def _describe_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Node | Leaf:
-    if kind == TREE:
+def _describe_as(path: str | os.PathLike[str], request: LoadRequest, format: str) -> Node | Leaf:
+    if format == TREE:
         return read_folder(path, lambda folder: _read_tree(folder, request)[1])
-    if kind == ARCHIVE:
+    if format == ARCHIVE:
         return _read_tree(Archive(os.path.abspath(path), mode=request.mode), request)[1]
-    if kind == SAFETENSORS:  # mapping reads no data either, and nested tensors of every layout can be mapped
+    if format == SAFETENSORS:  # mapping reads no data either, and nested tensors of every layout can be mapped
         request = replace(request, device=None)
-    return _record(_open_kind(path, request, kind), request)
+    return _record(_open_as(path, request, format), request)
 
 
 def _record(loaded: Any, request: LoadRequest) -> Node | Leaf:
@@ -95,31 +95,31 @@ def _open_here(path: str | os.PathLike[str], request: LoadRequest) -> Any:
     return opened(path, functools.partial(_open_rows, path, request.private))
 
 
-def _open_rows(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
+def _open_rows(path: str | os.PathLike[str], request: LoadRequest, format: str) -> Any:
     """Open the requested rows, in memory if that was requested or is faster."""
     gpu = request.device if request.device is not None and request.device.type == "cuda" else None
     if gpu is not None:
         request = replace(request, device=None, mode=request.mode or "r")
-    loaded = _open_kind(path, request, kind)
+    loaded = _open_as(path, request, format)
     if request.rows is not None:
         loaded = take_rows(loaded, request.rows)
     if request.is_meta or request.moves:
         return loaded
     if gpu is not None:
         return in_memory(loaded, gpu)
-    is_private = request.mode in ("r", "c") or (request.mode is None and kind in (SAFETENSORS, CONSOLIDATED))
+    is_private = request.mode in ("r", "c") or (request.mode is None and format in (SAFETENSORS, CONSOLIDATED))
     if request.eager or (request.eager is None and is_private and is_worth_reading(path, loaded)):
         return in_memory(loaded)
     return loaded
 
 
-def _open_kind(path: str | os.PathLike[str], request: LoadRequest, kind: str) -> Any:
+def _open_as(path: str | os.PathLike[str], request: LoadRequest, format: str) -> Any:
     """Open all rows of a save of the given format."""
-    if kind == TREE:
+    if format == TREE:
         return read_folder(path, lambda folder: open_folder(folder, request))
-    if kind == ARCHIVE:
+    if format == ARCHIVE:
         return open_folder(Archive(os.path.abspath(path), mode=request.mode), request)
-    if kind == CONSOLIDATED:
+    if format == CONSOLIDATED:
         if request.verify == "full":
             raise ValueError(
                 f"verify='full' compares checksums, and consolidated files such as {os.fspath(path)} hold none; load "
@@ -207,8 +207,8 @@ def _open_remote(url: str, request: LoadRequest) -> Any:
 
 
 def _from_remote(save: RemoteSave, request: LoadRequest) -> Any:
-    folder = save.folder() if save.kind in (TREE, ARCHIVE) else None
-    if request.verify == "full" or (folder is None and save.kind != SAFETENSORS):
+    folder = save.folder() if save.format in (TREE, ARCHIVE) else None
+    if request.verify == "full" or (folder is None and save.format != SAFETENSORS):
         with save.downloaded() as path:
             loaded = _open_here(path, replace(request, mode="r"))
         for node in [] if isinstance(loaded, torch.Tensor) else nodes(plan(loaded)):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tensordict_memmap.formats.archive import read_index
-from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, kind_of_bytes
+from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, format_by_content
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.safetensors.header import INDEX_NAME, SINGLE_NAME, header_length, load_header
 from tensordict_memmap.loading.leaves import LeafOpener
@@ -45,7 +45,7 @@ class RemoteSave:
         url: The URL.
 
     Attributes:
-        kind: The format.
+        format: The format.
         files: The size in bytes of each file by path; one file at the URL itself has the path ``""``.
         reader: Reads the wanted bytes of the files.
 
@@ -65,7 +65,7 @@ class RemoteSave:
         if self.is_file:
             self.version = self.store.version()
             self.files = {"": self.store.size()}
-            self.kind = kind_of_bytes(self.files[""], self._read_range)
+            self.format = format_by_content(self.files[""], self._read_range)
             return
         found = current_snapshot(self.store)
         if found is not None:
@@ -78,7 +78,7 @@ class RemoteSave:
         if not self.files:
             raise FileNotFoundError(f"no saved tensordict at {url}; give the URL that it was saved to")
         packed = META not in self.files and (INDEX_NAME in self.files or SINGLE_NAME in self.files)
-        self.kind = SAFETENSORS if packed else TREE
+        self.format = SAFETENSORS if packed else TREE
 
     def stored_path(self, path: str) -> str:
         """Return the path under the URL of a file of the save, in the folder of its snapshot."""
@@ -93,7 +93,7 @@ class RemoteSave:
 
     def folder(self) -> RemoteFolder | None:
         """Return the files of a tree or of an archive, for parsing; None for a compressed archive."""
-        if self.kind == ARCHIVE:
+        if self.format == ARCHIVE:
             members = self._members()
             return None if members is None else RemoteFolder(self, members)
         return RemoteFolder(self, {name: (self.stored_path(name), 0, size) for name, size in self.files.items()})

@@ -20,7 +20,7 @@ _ROW_DTYPES = frozenset((torch.int8, torch.int16, torch.uint16, torch.int32, tor
 """The dtypes of row numbers: uint8 is that of masks too."""
 
 
-def row_numbers(tensor: torch.Tensor, index: Any, least: int = ROW_COPY_MIN) -> torch.Tensor | None:
+def rows_to_copy(tensor: torch.Tensor, index: Any, least: int = ROW_COPY_MIN) -> torch.Tensor | None:
     """Return an index as row numbers if copying contiguous rows is faster than general indexing; else None.
 
     Args:
@@ -28,9 +28,9 @@ def row_numbers(tensor: torch.Tensor, index: Any, least: int = ROW_COPY_MIN) -> 
         index: The index.
         least: The bytes of rows from which copying is faster.
 
-    >>> row_numbers(torch.zeros(1000, 1000), [3, 1, 2, 5, 8])
+    >>> rows_to_copy(torch.zeros(1000, 1000), [3, 1, 2, 5, 8])
     tensor([3, 1, 2, 5, 8])
-    >>> row_numbers(torch.zeros(10), [3, 1]) is None
+    >>> rows_to_copy(torch.zeros(10), [3, 1]) is None
     True
     """
     rows: torch.Tensor

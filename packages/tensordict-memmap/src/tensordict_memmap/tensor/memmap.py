@@ -27,7 +27,7 @@ from tensordict_memmap.schema.nested import count_of, shape_of, values
 from tensordict_memmap.storage.staging import refuse_special, replacing
 from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.constructors import Filled, check_device
-from tensordict_memmap.tensor.indexing import gather_rows, row_numbers, scatter_rows
+from tensordict_memmap.tensor.indexing import gather_rows, rows_to_copy, scatter_rows
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.update import copy_into, write_leaves
 from tensordict_memmap.tensor.views import Views
@@ -423,7 +423,7 @@ class MemoryMappedTensor(Filled, Views):
         if type(index) in _BASIC or (type(index) is tuple and all(type(part) in _BASIC for part in index)):
             plain = super().__getitem__(index)
             return self._view(plain, index)
-        rows = row_numbers(self, index)
+        rows = rows_to_copy(self, index)
         if rows is not None:
             return gather_rows(self, rows)
         plain = super().__getitem__(index)
@@ -438,7 +438,7 @@ class MemoryMappedTensor(Filled, Views):
                         copy_into(self._view(target, index), value)
                         return
             else:
-                rows = row_numbers(self, index, ROW_WRITE_MIN * self.itemsize)
+                rows = rows_to_copy(self, index, ROW_WRITE_MIN * self.itemsize)
                 if rows is not None and not value.requires_grad:
                     scatter_rows(self, rows, value)
                     return
