@@ -22,7 +22,7 @@ class Flags(NamedTuple):
         tensor_only: Every field is a tensor or a tensordict.
         shadow: Fields may have the names of methods and attributes, which they hide.
         skip_post_init_on_rebuild: ``__post_init__`` does not run on results of operations.
-        cast_filter: Takes a nested key and a leaf, and returns whether ``to(dtype)`` and the like cast it.
+        cast_filter: A function of a nested key and a leaf that returns whether ``to(dtype)`` and the like cast it.
     """
 
     autocast: bool = False

@@ -69,7 +69,7 @@ def tree(entries: Iterable[Entry], depth: int | None = None) -> list[str]:
     r"""Return the entries as a nested tree; a node shows the number and the size of the entries below it.
 
     Args:
-        entries: In the order of the save.
+        entries: The entries in the order of the save.
         depth: The number of levels to show; None is all.
 
     >>> print("\n".join(tree([Entry(("a", "b"), "float32", [3], 12), Entry(("a", "c")), Entry(("s",))])))

@@ -100,7 +100,7 @@ class _Recording:
 
     Args:
         recorder: Records and replays, as `_Recorder` does.
-        function: Takes ``inputs`` and returns tensors in nested containers.
+        function: A function that takes ``inputs`` and returns tensors in nested containers.
         inputs: The arguments, in nested containers; tensors among them may change from call to call.
 
     Raises:

@@ -76,7 +76,7 @@ def unwrapped(key: str, value: Any, where: str) -> tuple[Any, dict[str, Any]]:
     Args:
         key: The name of the node, for errors.
         value: The node.
-        where: Where it is stored, for errors.
+        where: The place where it is stored, for errors.
 
     Raises:
         TypeError: The node has no batch dimensions.

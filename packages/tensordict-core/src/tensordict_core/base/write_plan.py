@@ -89,7 +89,7 @@ class WritePlan:
     Attributes:
         keys: The nested keys of the leaves that are written as a whole, or through views of a part of them.
         targets: These leaves or views, in order.
-        sources: What goes into each.
+        sources: The value for each.
         new: Entries that are added, each with its node, by the identity of the node and the key.
     """
 

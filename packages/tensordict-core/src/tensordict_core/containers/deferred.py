@@ -35,7 +35,7 @@ def deferred(make: Callable[[], dict[str, Any]], meta: Meta) -> TensorDict:
     """Return a tensordict with the entries that ``make`` returns, called on first access.
 
     Args:
-        make: Returns entries that are valid for ``meta``.
+        make: A function that returns entries that are valid for ``meta``.
         meta: The metadata.
 
     >>> td = deferred(lambda: {"a": torch.zeros(2)}, TensorDict({})._meta)

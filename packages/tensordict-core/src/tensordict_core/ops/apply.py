@@ -76,8 +76,8 @@ class Applying(Node):
         """Apply a function to every leaf, and return the results in a tensordict of the same structure.
 
         Args:
-            fn: Called with a leaf, and with the leaves of ``others`` under the same key. Its result replaces the leaf;
-                ``None`` removes the entry.
+            fn: A function that is called with a leaf, and with the leaves of ``others`` under the same key. Its result
+                replaces the leaf; ``None`` removes the entry.
             *others: Tensordicts matched by key. `NonTensorData` is passed as its value.
             batch_size: The batch size of the result, if it changes.
             device: The device of the result, if it changes.
@@ -124,7 +124,7 @@ class Applying(Node):
         """Apply a function that takes the key of the leaf first; other arguments are those of ``apply``.
 
         Args:
-            fn: Called with the key, the leaf, and the leaves of ``others`` under the same key.
+            fn: A function that is called with the key, the leaf, and the leaves of ``others`` under the same key.
             *others: Tensordicts matched by key.
             nested_keys: Whether ``fn`` receives the whole nested key rather than its last level.
 

@@ -96,7 +96,8 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     method.__doc__ = f"""Every leaf cast to `{dtype}`; leaves that have it are shared.
 
     Args:
-        cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
+        cast_filter: A function that is called with the key (a tuple) and the leaf; leaves for which it is false keep
+            their dtype.
 
     {example}
     """
@@ -285,7 +286,8 @@ class Casting(DtypeCasts):
                 default they are asynchronous too, and the call waits once for copies to the host.
             memory_format: The memory format of leaves with four or five dimensions.
             batch_size: The batch size of the result; without other arguments it is set on this tensordict.
-            cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
+            cast_filter: A function that is called with the key (a tuple) and the leaf; leaves for which it is false
+                keep their dtype.
             non_blocking_pin: Whether leaves on the host are copied to pinned memory first.
             num_threads: The number of threads that pin memory; by default the calling thread only.
             inplace: Whether the new leaves replace those of this tensordict, which is returned.
@@ -393,7 +395,8 @@ class Casting(DtypeCasts):
 
         Args:
             dst_type: The dtype, or a name such as ``"torch.IntTensor"``.
-            cast_filter: Called with the key (a tuple) and the leaf; leaves for which it is false keep their dtype.
+            cast_filter: A function that is called with the key (a tuple) and the leaf; leaves for which it is false
+                keep their dtype.
 
         >>> TensorDict({"a": 1.5}).type("torch.IntTensor")["a"]
         tensor(1, dtype=torch.int32)

@@ -31,7 +31,7 @@ class FlattenContext:
         kind: The name of the type of the node; ``"elements"`` for a lazy stack that is flattened into its elements.
         keys: The keys of the node.
         meta: The metadata of the node.
-        extra: What else the type needs: the values of non-tensor data, the stack dimension of a lazy stack.
+        extra: Further data of the type: the values of non-tensor data, the stack dimension of a lazy stack.
         below: The nodes that are flattened together with this one, by the position of their key.
         shapes: For each leaf of the whole tree its shape, the batch size of a node that is a pytree node of its own, or
             ``None`` where there is neither. Nodes in ``below`` have none of their own.

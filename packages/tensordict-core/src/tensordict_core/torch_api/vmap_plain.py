@@ -108,8 +108,8 @@ def plain_outputs(outputs: Any, out_dims: Any, size: int, level: int) -> dict[in
     """Return the outputs of a mapped function that need not be flattened, with the dimension that ``vmap`` inserts.
 
     Args:
-        outputs: What the function returns: an object or a tuple.
-        out_dims: Where the dimension is, for each of them or for all.
+        outputs: The result of the function: an object or a tuple.
+        out_dims: The position of the dimension, for each of them or for all.
         size: The size of the dimension.
         level: The level of the ``vmap``.
 

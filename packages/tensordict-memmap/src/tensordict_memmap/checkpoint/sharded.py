@@ -123,7 +123,7 @@ def read_shards(loaded: TensorCollection, objects: Mapping[str, Any], state_of: 
     Args:
         loaded: The loaded checkpoint, which is unlocked if an object has DTensors.
         objects: The objects to restore.
-        state_of: Returns the state of an object with a name.
+        state_of: A function that returns the state of an object with a name.
     """
     if "torch.distributed.tensor" not in sys.modules:  # there are no DTensors
         return

@@ -235,8 +235,8 @@ def load_checkpoint(
         path: The checkpoint; ``latest(folder)`` returns the newest one in a folder.
         model: The object to restore, as in `save_checkpoint`; None skips it. Parameters on the ``meta`` device are
             replaced by the saved ones.
-        optimizer: As ``model``.
-        scheduler: As ``model``.
+        optimizer: The optimizers, as ``model``.
+        scheduler: The schedulers, as ``model``.
         rng: Whether to set the global random number generators, if their state was saved.
         strict: Whether missing and unexpected keys of modules raise an error.
         verify: ``"full"`` reads everything and compares the checksums, ``"size"`` compares the sizes of files.

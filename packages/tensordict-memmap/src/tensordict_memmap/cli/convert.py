@@ -82,8 +82,8 @@ def save_as(data: Any, target: str | os.PathLike[str], format: str | None, **opt
     Args:
         data: The tensordict.
         target: A path or URL.
-        format: As in `convert`.
-        options: Those of `save`.
+        format: The format, as in `convert`.
+        options: The options of `save`.
 
     Raises:
         ValueError: The format is unknown, or has no such option.

@@ -123,7 +123,7 @@ class Described:
 
     Attributes:
         schema: The schema.
-        values: For each name of a value its node, whose ``value`` the caller sets.
+        values: The node of each value by its name, whose ``value`` the caller sets.
         lists: The nested keys of nodes that were lists.
 
     Raises:

@@ -198,7 +198,7 @@ class TensorDictWriter(StorageWriter):
         """Write the items of this rank into the staged files.
 
         Returns:
-            A future that is done. Its results are the non-tensor values; for tensors the files tell all.
+            A future that is done. Its results are the non-tensor values; tensors have no result.
 
         Raises:
             TypeError: An entry has no JSON form, or a tensor has no place in a file; the error names the key.

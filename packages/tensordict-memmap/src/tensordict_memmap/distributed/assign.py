@@ -75,8 +75,8 @@ class Assignment:
     Args:
         names: The names of the tensors: those of the first rank in its order, then those that only others have.
         kinds: The different pairs of a dtype and a shape.
-        column: For each tensor, the number of its pair.
-        shares: For each rank, what it writes.
+        column: The number of the pair of each tensor.
+        shares: The share of each rank.
     """
 
     names: list[str]
@@ -94,7 +94,7 @@ def assign(plans: Sequence[ShardPlan], ranks: Sequence[int] | None = None) -> As
 
     Args:
         plans: The plans of all ranks.
-        ranks: What errors call each of them; by default its number.
+        ranks: The number of each rank, for errors; by default its position.
 
     Raises:
         ValueError: Ranks disagree about the dtype or the shape of a tensor, parts of it overlap without being the same,

@@ -43,8 +43,8 @@ def describe_failure(what: str, failures: dict[int, dict[str, object]]) -> RankE
     """Report that the error about failures on some ranks.
 
     Args:
-        what: What failed, such as ``"the save to run"``.
-        failures: What `failure_of` returned on each of those ranks.
+        what: The name of what failed, such as ``"the save to run"``.
+        failures: The result of `failure_of` on each of those ranks.
 
     >>> print(describe_failure("the save to x", {1: {"text": "OSError: full", "cancelled": False}}))
     the save to x failed on rank 1: OSError: full; the earlier checkpoint is unchanged

@@ -37,9 +37,9 @@ class Format(ABC):
 
     Attributes:
         stored: The leaves whose tensors all ranks write, in the order of the plan.
-        plan: What this rank holds.
-        parts: For each tensor of the plan, the memory.
-        keys: For each tensor, its nested key.
+        plan: The plan of the parts that this rank holds.
+        parts: The parts in memory, for each tensor of the plan.
+        keys: The nested key of each tensor.
     """
 
     is_folder = False

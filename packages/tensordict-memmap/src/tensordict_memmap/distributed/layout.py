@@ -31,10 +31,10 @@ class Layout:
     Args:
         files: Their paths in the staged folder; ``""`` is the staged file itself.
         sizes: Their sizes in bytes.
-        file_of: For each tensor, the number of its file.
-        offsets: For each tensor, the offset of its first byte there.
-        texts: For the coordinator, what files start with, such as headers, by path.
-        whole: For the coordinator, files that it writes alone.
+        file_of: The number of the file of each tensor.
+        offsets: The offset of the first byte of each tensor in its file.
+        texts: The first bytes of files, such as headers, by path; for the coordinator only.
+        whole: The files that the coordinator writes alone; for the coordinator only.
         owned: The numbers of files that only one rank writes, which makes them.
     """
 

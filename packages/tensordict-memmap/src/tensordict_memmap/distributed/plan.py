@@ -96,7 +96,7 @@ class ShardPlan:
     Attributes:
         names: The names of the tensors, each once.
         kinds: The different kinds.
-        column: For each tensor, the number of its kind.
+        column: The number of the kind of each tensor.
 
     >>> plan = ShardPlan()
     >>> plan.add("a", torch.float32, (4, 3), [Box((0, 0), (2, 3))])

@@ -49,7 +49,7 @@ class Read:
         key: The name in errors.
         saved: The tensor in its file.
         box: The part to read.
-        out: Where to; a contiguous CPU tensor of the size of the box and of the dtype of the file.
+        out: The target: a contiguous CPU tensor of the size of the box and of the dtype of the file.
     """
 
     key: object
@@ -77,7 +77,7 @@ def read_ranges(
     Args:
         reads: The boxes.
         threads: The number of threads; chosen for the machine if None.
-        check: Called with the path and the descriptor of each file, to refuse one that was replaced.
+        check: A function that is called with the path and the descriptor of each file, to refuse one that was replaced.
         count: Counts the bytes that are read.
 
     Raises:

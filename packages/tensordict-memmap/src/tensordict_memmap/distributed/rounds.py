@@ -54,7 +54,7 @@ class Link:
         team: The ranks.
         name: A name that occurs once, under which the ranks connect.
         timeout: The longest wait for another rank, in seconds.
-        what: What is done, for errors.
+        what: The name of the operation, for errors.
 
     Attributes:
         hosts: The machine of each rank.
@@ -178,8 +178,8 @@ def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancell
         request: The request of this rank, which has to be the same on all; its item ``"failure"`` says why the rank
             cannot take part, and ``"names"`` is a digest of the names of its tensors.
         timeout: The longest wait for the other ranks, in seconds.
-        what: What is done, for errors.
-        cancelled: Returns whether the save was cancelled while it waits.
+        what: The name of the operation, for errors.
+        cancelled: A function that returns whether the save was cancelled while it waits.
 
     Returns:
         The connections to the other ranks.

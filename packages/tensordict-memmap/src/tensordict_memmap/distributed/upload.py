@@ -105,7 +105,7 @@ def exchange(link: Link, plan: UploadPlan, make: Callable[[], Sequence[ByteRange
     Args:
         link: The connections.
         plan: The parts.
-        make: Makes what this rank has of each file.
+        make: A function that returns the bytes that this rank has of each file.
     """
 
     def count() -> bytes:

@@ -38,10 +38,10 @@ def writes_of(
     Args:
         folder: The staged folder or file.
         layout: The files and offsets of the tensors.
-        share: What the rank writes.
+        share: The boxes that the rank writes.
         keys: The nested keys of the tensors, for errors.
         shapes: The shapes of the whole tensors.
-        parts: What the rank holds of each.
+        parts: The parts of each tensor that the rank holds.
         maps: Whether threads may copy into mappings of files that several ranks write.
     """
     found: dict[int, list[tuple[int, Path, torch.Tensor, int]]] = {}

@@ -203,7 +203,7 @@ def run(
         queues: The jobs. Jobs that are slow at the same time, such as two writes to one file, share a queue: a thread
             stays on one queue, and joins that of another thread only when all queues have been begun.
         threads: The number of threads; ``default_threads()`` if None or 0.
-        cancelled: Called before each job; once it returns True, no further job starts.
+        cancelled: A function that is called before each job; once it returns True, no further job starts.
 
     Raises:
         concurrent.futures.CancelledError: ``cancelled`` returned True before the last job had started.

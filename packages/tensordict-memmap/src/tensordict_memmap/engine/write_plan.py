@@ -145,8 +145,8 @@ def write_files(
         threads: The number of threads; chosen for the machine if None or 0.
         durable: Whether to sync each file to disk. More threads are used then, because disks process many requests at
             once.
-        progress: Called with the number of bytes just written, from any of the threads.
-        cancelled: Called between jobs; once it returns True, the call stops.
+        progress: A function that is called with the number of bytes just written, from any of the threads.
+        cancelled: A function that is called between jobs; once it returns True, the call stops.
 
     Raises:
         OSError: A write fails, for example because the disk is full; the error names the key and the file. Files that
@@ -283,7 +283,7 @@ def write_into(
     Args:
         targets: Pairs of a file and a range to write there; several pairs may have the same file.
         threads: The number of threads; chosen for the machine if None or 0.
-        progress: Called with the number of bytes just written, from any of the threads.
+        progress: A function that is called with the number of bytes just written, from any of the threads.
 
     Raises:
         OSError: A write fails; the error names the key. Ranges that were written before stay.

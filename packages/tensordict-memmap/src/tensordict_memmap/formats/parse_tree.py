@@ -65,7 +65,7 @@ def parse(folder: Folder, *, place: str = "", key: Path = (), around: tuple[int,
     """Return the schema of a saved folder, or of the nodes that lead to one nested key of it.
 
     Args:
-        folder: Reads its files.
+        folder: The folder, which reads its files.
         place: The node's path under it.
         key: The node's nested key.
         around: The batch size of the node that holds it, which non-tensor data takes.

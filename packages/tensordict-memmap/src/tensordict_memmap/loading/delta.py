@@ -82,7 +82,7 @@ def resolve(
         path: The delta.
         opened: Its tensors, metadata and mapping.
         request: The options of the load.
-        open_tree: Opens a base that is a folder.
+        open_tree: A function that opens a base that is a folder.
 
     Raises:
         FileNotFoundError: A base is missing; the error names it.

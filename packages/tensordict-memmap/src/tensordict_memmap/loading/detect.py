@@ -39,8 +39,8 @@ def opened(path: str | os.PathLike[str], open_as: Callable[[str], _T]) -> _T:
     """Open a path in the format that it has when it is opened.
 
     Args:
-        path: Where it is.
-        open_as: Opens it in a format; may be called several times.
+        path: The path.
+        open_as: A function that opens it in a format; may be called several times.
 
     >>> opened("nothing.tdz", lambda kind: kind)
     'archive'

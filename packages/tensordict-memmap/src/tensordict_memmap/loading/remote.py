@@ -47,7 +47,7 @@ class RemoteSave:
     Attributes:
         format: The format.
         files: The size in bytes of each file by path; one file at the URL itself has the path ``""``.
-        reader: Reads the wanted bytes of the files.
+        reader: The reader of the wanted bytes of the files.
 
     Raises:
         FileNotFoundError: There is no save.

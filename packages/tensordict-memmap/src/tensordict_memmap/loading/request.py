@@ -25,7 +25,7 @@ class LoadRequest:
         selection: The keys to load.
         rows: The rows to take.
         mode: How files are mapped; None leaves that to the format.
-        device: Where tensors are moved; None and the CPU leave them mapped, ``meta`` looks at no data.
+        device: The device of the result; None and the CPU leave tensors mapped, ``meta`` reads no data.
         non_blocking: Whether moves may be asynchronous.
         allow_pickle: Whether values may be unpickled; None leaves their values out.
         verify: How much of the files is compared.

@@ -78,7 +78,7 @@ def load_packed(path: str | os.PathLike[str], request: LoadRequest, resolve: Res
         path: The file, the folder or the index.
         request: The options. The caller applies its rows, class and keys; here the keys only decide which shards are
             opened.
-        resolve: Opens the base of a delta; without it, deltas are refused.
+        resolve: A function that opens the base of a delta; without it, deltas are refused.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
 
@@ -119,7 +119,7 @@ def assembled(
         part: The requested part of them, if it is already known.
         where: Their path, which errors name.
         request: The options.
-        read: Reads the bytes of tensors of remote files.
+        read: A function that reads the bytes of tensors of remote files.
     """
     tensors, metadata = _united(opened, where)
     if part is None and request.choice is not None:
@@ -298,10 +298,10 @@ def open_shards(
     """Open the files that an index names, or only those that hold the requested part.
 
     Args:
-        path: What errors call the index.
+        path: The path of the index, for errors.
         document: Its content.
-        open_one: Opens the file of a name beside it.
-        choice: What is wanted; None is everything.
+        open_one: A function that opens the file of a name beside it.
+        choice: The requested keys; None is everything.
 
     Returns:
         What was opened, the file with the record among it, and what is wanted of it, None where that is all.

@@ -73,9 +73,9 @@ class BlockCache:
         control: The path of the file with the states of the blocks; the lock file is beside it.
         files: The files.
         limit: The number of bytes that the blocks may take.
-        connect: Makes the store; called again in each process.
-        check: Called after blocks were read from the store, with the remote paths that were read; raises an error if
-            these files were replaced.
+        connect: A function that makes the store; called again in each process.
+        check: A function that is called after blocks were read from the store, with the remote paths that were read;
+            raises an error if these files were replaced.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def save_remote(
         total: The number of bytes of the tensors, for the progress.
         existsok: Whether an existing save may be replaced.
         early: Whether to return a `SaveFuture` immediately.
-        result: Returns the result once everything is uploaded.
+        result: A function that returns the result once everything is uploaded.
 
     Raises:
         ImportError: fsspec is not installed.

@@ -35,8 +35,8 @@ class Run:
     Args:
         threads: The number of writer threads; chosen for the machine if None or 0.
         durable: Whether files are synced to the disk.
-        progress: Called with the number of bytes just written.
-        cancelled: Returns whether the save was cancelled.
+        progress: A function that is called with the number of bytes just written.
+        cancelled: A function that returns whether the save was cancelled.
     """
 
     threads: int | None = None
@@ -125,7 +125,7 @@ def save(
 
     Args:
         make: Constructs the writer.
-        result: Returns the result, once everything is written.
+        result: A function that returns the result, once everything is written.
         early: Whether to return a `SaveFuture` of the result at once.
         pbar: Whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
 

@@ -46,7 +46,7 @@ def build(
 
     Args:
         node: The schema.
-        open_leaf: Returns the tensor of a leaf.
+        open_leaf: A function that returns the tensor of a leaf.
         saved: The folder of the save, which each node remembers as its ``saved_path``.
         device: The device of every node.
         fallback: The class of a root whose class is not known, where the caller has one.

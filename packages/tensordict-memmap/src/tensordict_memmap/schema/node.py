@@ -78,7 +78,7 @@ class Leaf:
         layout: ``"strided"``, or ``"nested"`` and ``"jagged"`` for nested tensors.
         alias: The ``file`` of the leaf that has the same memory (tied weights).
         ragged: The dimension of a jagged tensor that differs between components.
-        shapes_file: Where its format stores the shapes of the components of a nested tensor.
+        shapes_file: The path of the shapes of the components of a nested tensor, if its format stores them in a file.
         stacked: The tensors to write stacked in the place of one ``source``.
         unbatched: Whether the tensor is in an `UnbatchedTensor`, which need not start with the batch size.
     """

@@ -231,7 +231,7 @@ def remove_replacements(folder: str, names: Sequence[str]) -> None:
 
     Args:
         folder: The folder.
-        names: What is in it.
+        names: The names in it.
     """
     _remove_replacements(folder, names)
     if LOCK in names:

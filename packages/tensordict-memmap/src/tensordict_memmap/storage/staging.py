@@ -263,7 +263,7 @@ def remove_abandoned(
         target: The name of the target.
         remove: A function that removes a staged file or folder.
         flags: The flags for opening them.
-        names: What is in the folder, if the caller has listed it.
+        names: The names in the folder, if the caller has listed it.
     """
     with contextlib.suppress(OSError):
         for name in list_staged(folder, target) if names is None else staged_names(names, target):

@@ -68,7 +68,8 @@ def save_file(
 
     Args:
         target: The file. Missing parent folders are created, and a symbolic link is followed.
-        write: Called with the path of an empty file to write to. In a durable save it syncs that file itself.
+        write: A function that is called with the path of an empty file to write to. In a durable save it syncs that
+            file itself.
         durable: Whether to sync the new file name to disk before the call returns.
         existsok: Whether an existing file may be replaced.
         size: The approximate number of bytes to write; see `save_folder`.
@@ -142,8 +143,8 @@ def save_folder(
 
     Args:
         target: The folder. Missing parent folders are created, and a symbolic link is followed.
-        write: Called with a folder to write files into; returns their manifest. In a durable save it syncs its files
-            itself.
+        write: A function that is called with a folder to write files into; returns their manifest. In a durable save it
+            syncs its files itself.
         durable: Whether to sync the save to disk before the call returns.
         atomic: False overwrites files in place, which keeps inodes for processes that share live mappings. If such a
             save is interrupted, the manifest marks the folder as incomplete.
@@ -221,8 +222,8 @@ def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | 
 
     Args:
         folder: The folder.
-        write: Called with a folder to write the files into, while other savers are kept out; returns their manifest,
-            or None if they cannot be added.
+        write: A function that is called with a folder to write the files into, while other savers are kept out; returns
+            their manifest, or None if they cannot be added.
 
     Returns:
         Whether the files were added. They are not if several manifests list the folder, or if the manifest has

@@ -84,7 +84,7 @@ class KeyList(list[Any]):
 
     Args:
         keys: The list.
-        notify: Called after each change.
+        notify: A function that is called after each change.
 
     >>> keys, changes = ["a"], []
     >>> KeyList(keys, lambda: changes.append(len(keys))).append("b")

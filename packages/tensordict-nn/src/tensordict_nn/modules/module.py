@@ -469,7 +469,7 @@ class WrapModule(TensorDictModuleBase):
     """A function of a whole tensordict, as a module.
 
     Args:
-        func: Takes a tensordict and returns one.
+        func: A function that takes a tensordict and returns one.
         inplace: Whether the entries of the result are written into the tensordict, which is returned.
         in_keys: The keys that it reads, for sequences.
         out_keys: The keys that it writes, for sequences.

@@ -38,8 +38,8 @@ def load_unbatched(
         values: The values of the node, by key.
         state: The state dict.
         prefix: The name of the node in the state dict, with a dot.
-        missing: Takes the names that have no entry.
-        failed: Takes a message for each entry of another shape, or that is no tensor; it is not copied.
+        missing: The list that receives the names that have no entry.
+        failed: The list that receives a message for each entry that is not copied: one of another shape, or no tensor.
     """
     tensors = {prefix + key: value for key, value in values.items() if isinstance(value, UnbatchedTensor)}
     for name, value in tensors.items():

@@ -21,7 +21,7 @@ def read_rows(handle: Any, offset: int, selection: Selection, out: np.ndarray[An
 
     Args:
         handle: The file of h5py.
-        offset: Where the dataset starts in the file.
+        offset: The position of the dataset in the file, in bytes.
         selection: The runs.
         out: An array of the shape of the selection, with the byte order of the dataset.
 

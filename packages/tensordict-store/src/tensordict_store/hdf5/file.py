@@ -21,7 +21,7 @@ class File:
 
     Attributes:
         handle: The file of h5py.
-        path: Where it is.
+        path: The path.
         mode: The mode in which another process opens it again.
         locking: The option ``locking`` of h5py.
     """

@@ -383,8 +383,8 @@ def create_file(filename: Any, locking: Any, options: dict[str, Any], fill: Call
     Args:
         filename: The path.
         locking: The option of h5py.
-        options: How entries are stored.
-        fill: Writes the entries; if it raises, an earlier file stays as it is.
+        options: The options with which entries are stored.
+        fill: A function that writes the entries; if it raises, an earlier file stays as it is.
     """
     path = os.path.abspath(os.fspath(filename))
     try:

@@ -24,8 +24,8 @@ class Reads(NamedTuple):
     Attributes:
         name: The name of the value.
         runs: The runs of rows; ``None`` for all of the value.
-        row: How many bytes a row has.
-        size: How many bytes the result should have.
+        row: The size of a row in bytes.
+        size: The expected size of the result in bytes.
         into: Returns an array, which is filled, and the result. It is called while the server works.
     """
 
@@ -51,7 +51,7 @@ class Writes(NamedTuple):
     Attributes:
         name: The name of the value.
         runs: The runs of rows, none of them empty.
-        row: How many bytes a row has.
+        row: The size of a row in bytes.
         content: The bytes that go there, side by side.
     """
 

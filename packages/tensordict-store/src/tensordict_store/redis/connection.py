@@ -99,7 +99,7 @@ class Connection:
         """Send a transaction that fails if a script before it finds that a value was deleted, in one request.
 
         Args:
-            name: What the transaction watches.
+            name: The name that the transaction watches.
             guard: The script, which changes the watched name if a value was deleted, and returns its name.
             commands: The commands of the transaction.
 

@@ -50,7 +50,7 @@ def scatter(connection: Connection, writes: Sequence[Writes], watched: str) -> s
 
     Args:
         connection: The connection.
-        writes: What is written.
+        writes: The writes, one or more for each value.
         watched: A name that no value has, for the script.
 
     Returns:

@@ -44,7 +44,7 @@ class Tree:
         prefix: The first part of all names on the server.
         id: The id of the tensordict.
         records: The record of each entry by its path.
-        nodes: What is known of each node: ``"keys"`` in order, ``"batch_size"``, ``"names"``, ``"class"``.
+        nodes: The record of each node: ``"keys"`` in order, ``"batch_size"``, ``"names"``, ``"class"``.
         ttl: Seconds after which new values are deleted by the server; ``None`` keeps them.
         caches: Whether the records are kept, or read again for every operation.
     """

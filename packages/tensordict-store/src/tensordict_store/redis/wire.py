@@ -37,7 +37,7 @@ class Wire:
     """A connection to a server, made on first use and once for each process.
 
     Args:
-        options: Those of `PLAIN`.
+        options: The options that `PLAIN` lists.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:

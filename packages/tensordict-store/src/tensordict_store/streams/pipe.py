@@ -381,7 +381,7 @@ class TensorDictServer:
         """Run a coroutine for each program that connects, until it is cancelled.
 
         Args:
-            handle: Called with the pipe, which is closed when it returns.
+            handle: A function that is called with the pipe, which is closed when it returns.
 
         >>> async def double(pipe):
         ...     async for td in pipe:

@@ -127,9 +127,9 @@ class NewGroup(Target):
     """A group of a new store, which is filled and then opened again.
 
     Args:
-        requests: What the groups of the store have in common.
-        path: Where the group is in the store.
-        options: How arrays are stored.
+        requests: The requests, which all groups of the store share.
+        path: The path of the group in the store.
+        options: The options with which arrays are stored.
     """
 
     __slots__ = ("_facts", "_options", "_path", "_requests")

@@ -23,7 +23,7 @@ class Store:
     """An open zarr store, shared by the groups of one tensordict.
 
     Attributes:
-        location: What was opened.
+        location: The path, URL or store that was opened.
         mode: The mode in which another process opens it again.
         storage_options: The options of fsspec for a URL.
         changed: Whether metadata were written since they were consolidated.
@@ -136,7 +136,7 @@ def replace_folder(location: Any, write: Callable[[Any], None]) -> None:
 
     Args:
         location: A path, a URL, or a store of zarr.
-        write: Writes the store at the location that it is given.
+        write: A function that writes the store at the location that it is given.
     """
     where = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(where, str) or "://" in where:

@@ -69,7 +69,7 @@ class _SplitIndex:
     """An index, split at the stack dimension.
 
     Attributes:
-        part: What chooses the elements.
+        part: The index of the elements along the stack dimension.
         rest: The index of each element; empty if it selects all of it.
         dim: The stack dimension of the result, where the elements are chosen by a slice.
         keeps_dim: Whether the elements' results have a dimension of size 1 in its place, which keeps index tensors

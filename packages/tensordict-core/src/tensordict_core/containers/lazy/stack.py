@@ -44,8 +44,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     Args:
         *tensordicts: The elements.
         stack_dim: The batch dimension along which they are stacked.
-        hook_out: Called with each entry that is read; returns the value to return.
-        hook_in: Called with each value that is written; returns the value to store.
+        hook_out: A function that is called with each entry that is read; returns the value to return.
+        hook_in: A function that is called with each value that is written; returns the value to store.
         batch_size: The batch size of the elements, for a stack without elements.
         device: The device to which the elements are moved; by default they stay on their devices.
         names: A name (or ``None``) for each batch dimension.

@@ -177,7 +177,7 @@ class InPlaceUpdating(Node):
             index: The part of the batch that is written; ``None`` for the whole batch. With an index, ``source`` is a
                 tensordict or dictionary of its batch size, or a tensor or number for every leaf.
             source: The values.
-            plan: Where the writes are collected.
+            plan: The plan that collects the writes.
             prefix: The path of this node, for errors.
 
         Raises:

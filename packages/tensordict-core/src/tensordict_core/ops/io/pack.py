@@ -134,7 +134,7 @@ class Packing(Node):
         """Return all leaves as the features of one contiguous tensor, and the layout that takes them apart again.
 
         Args:
-            dim: Where the features go among the batch dimensions, as for `torch.stack`.
+            dim: The position of the features among the batch dimensions, as for `torch.stack`.
             layout: A layout whose order of leaves is used; by default leaves are in alphabetical order of their keys.
 
         Returns:

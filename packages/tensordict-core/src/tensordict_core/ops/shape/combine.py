@@ -97,7 +97,7 @@ def stack(input: Sequence[N], dim: int = 0, *, out: Any = None) -> N:
 
     Args:
         input: The tensordicts.
-        dim: Where the new dimension goes.
+        dim: The position of the new dimension.
         out: A tensordict into which the result is written.
 
     Raises:
@@ -232,7 +232,7 @@ def lazy_stack(
 
     Args:
         input: The tensordicts; entries may differ in shape and keys.
-        dim: Where the new dimension goes.
+        dim: The position of the new dimension.
         out: A tensordict into which the result is written.
         stack_dim_name: The name of the new dimension.
         strict_shape: Whether the tensordicts must have one batch size; otherwise sizes that differ read as -1.
@@ -266,7 +266,7 @@ def maybe_dense_stack(input: Sequence[Any], dim: int = 0, out: Any = None) -> An
 
     Args:
         input: The tensordicts.
-        dim: Where the new dimension goes.
+        dim: The position of the new dimension.
         out: A tensordict into which the result is written.
 
     >>> type(maybe_dense_stack([TensorDict({"a": torch.zeros(n)}) for n in (2, 3)])).__name__

@@ -60,11 +60,11 @@ class Layout(NamedTuple):
     """Tensors in a row, without gaps.
 
     Args:
-        names: In the order of their bytes.
+        names: Their names, in the order of their bytes.
         keys: Their nested keys.
         sources: Tensors, or `Stacked` ones.
         forms: The dtype and shape that the file gives each.
-        ends: Where the bytes of each end; those of the first start at 0.
+        ends: The end of the bytes of each; the first start at 0.
         addresses: The address of each in memory, if its bytes there are those of the file; else 0.
     """
 

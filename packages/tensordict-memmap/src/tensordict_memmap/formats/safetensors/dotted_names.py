@@ -71,7 +71,7 @@ def size_of_all(record: str, tensors: Mapping[str, torch.Tensor], found: str) ->
 
     Args:
         record: The record.
-        tensors: All that the save holds.
+        tensors: All tensors of the save.
         found: The digest that is stored beside the schema.
     """
     if found != digest(record, tensors) or not record.startswith(_START):
@@ -119,9 +119,9 @@ def by_names(
     """Return a nested tensordict by the dots in names; a name whose prefix is a tensor itself is not split.
 
     Args:
-        tensors: By name.
-        meta: What all nodes have in common.
-        names: All that there are, where these are some of them.
+        tensors: The tensors by name.
+        meta: The metadata of all nodes.
+        names: All names of the save, if ``tensors`` are some of them.
         locked: Whether the result is locked, and all of its nodes.
 
     >>> sorted(by_names({"a.b": torch.ones(1), "c": torch.ones(1), "c.d": torch.ones(1)}).keys())

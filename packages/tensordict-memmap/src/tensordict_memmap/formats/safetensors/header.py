@@ -113,9 +113,9 @@ class Header:
     """A parsed header: tensors one after the other, without holes.
 
     Args:
-        names: Theirs, in the order of their bytes.
-        kinds: What each is.
-        metadata: Texts about the file.
+        names: The names of the tensors, in the order of their bytes.
+        kinds: The dtype, shape and size of each.
+        metadata: The texts about the file, by key.
     """
 
     names: list[str]
@@ -187,10 +187,10 @@ def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int]
     r"""Return the start of a file, its length included, padded with spaces so that what follows is aligned.
 
     Args:
-        names: Of the tensors, in the order of their bytes.
-        forms: What each of them is.
-        ends: Where the bytes of each end, counted from those of the first, which have no gaps.
-        metadata: Texts about the file.
+        names: The names of the tensors, in the order of their bytes.
+        forms: The dtype and shape of each.
+        ends: The end of the bytes of each, which have no gaps; the first start at 0.
+        metadata: The texts about the file, by key.
 
     Raises:
         ValueError: The header would be longer than the format allows.
@@ -234,7 +234,7 @@ def header_length(start: bytes, size: int, where: str) -> int:
     Args:
         start: The first 8 bytes.
         size: The bytes of the file.
-        where: Its path, which errors name.
+        where: Its path, for errors.
 
     Raises:
         ValueError: The file is too short for its header.
@@ -256,8 +256,8 @@ def load_header(text: bytes, data_size: int, where: str) -> Header:
 
     Args:
         text: The header without its length.
-        data_size: How many bytes follow it.
-        where: What errors call the file.
+        data_size: The number of bytes that follow it.
+        where: The name of the file, for errors.
 
     Raises:
         ValueError: The header has invalid or ambiguous JSON, an unknown dtype, a shape that does not match its bytes,

@@ -166,7 +166,7 @@ class Transfer:
 
     Args:
         work: The handle from ``torch.distributed``.
-        finish: Called once the message arrived.
+        finish: A function that is called once the message arrived.
         holds: An object that is kept alive until then.
     """
 

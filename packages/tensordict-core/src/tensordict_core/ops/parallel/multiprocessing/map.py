@@ -128,8 +128,8 @@ class ProcessMapping(Node):
         are moved into shared memory first; memory-mapped tensors are shared already.
 
         Args:
-            fn: Called with a chunk; returns a tensordict, a tensor, or ``None``. It must be picklable (a function of a
-                module) unless workers are forked.
+            fn: A function that is called with a chunk; returns a tensordict, a tensor, or ``None``. It must be
+                picklable (a function of a module) unless workers are forked.
             dim: The batch dimension whose rows are divided into chunks.
             num_workers: The number of processes; by default one for each CPU. With 0, this process runs the chunks.
             out: A tensordict of this batch size; each result is written into the rows of its chunk, by the workers
@@ -198,7 +198,7 @@ class ProcessMapping(Node):
         Workers compute a few chunks ahead and stop when the iterator is closed.
 
         Args:
-            fn: Called with a chunk; may return any object.
+            fn: A function that is called with a chunk; may return any object.
             dim: The batch dimension whose rows are divided into chunks.
             num_workers: The number of processes; by default one for each CPU, and 0 for none.
             shuffle: Whether chunks are made of rows in random order, drawn by ``generator``.
