@@ -72,13 +72,13 @@ EntryType = Tensor | TensorCollection
 """The type of an entry, for annotations."""
 
 LOCK_ERROR = "Cannot modify locked TensorDict"
-"""How the message begins if entries of a locked tensordict would change."""
+"""The beginning of the message if entries of a locked tensordict would change."""
 
 KEY_ERROR = 'key "{}" not found in {} with keys {}'
 """The beginning of the message for a missing key, with places for the key, the type and the keys."""
 
 KEY_TYPE_ERROR = "Only NestedKeys are supported"
-"""How the message begins if a value is not a key."""
+"""The beginning of the message if a value is not a key."""
 
 HAS_H5 = importlib.util.find_spec("h5py") is not None
 """Whether h5py is installed."""

@@ -75,7 +75,7 @@ def _is_deep(form: Any) -> bool:
 
 
 _DAMAGED = (KeyError, TypeError, AttributeError, RecursionError, OverflowError, SyntaxError, tokenize.TokenError)
-"""What reading a damaged form may raise beside ValueError; the last two come from the headers of arrays."""
+"""The errors beside ValueError that a damaged form may raise; the last two come from the headers of arrays."""
 
 
 def decode_value(form: Any) -> Any:

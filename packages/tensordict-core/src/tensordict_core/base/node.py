@@ -39,7 +39,7 @@ class Node:
         __slots__ = ()
 
     _noun = "tensordict"
-    """What error messages call an instance."""
+    """The noun for an instance in error messages."""
 
     _is_non_tensor = False
     """Whether instances are non-tensor data."""

@@ -43,7 +43,7 @@ NO_DEFAULT: Final = Strict.NO_DEFAULT
 
 
 class How:
-    """How a container makes a node with new leaves.
+    """The rule by which a container makes a node with new leaves.
 
     Args:
         size: Maps the batch size of each node to its new one; ``None`` keeps it.

@@ -21,7 +21,7 @@ def _first(pair: tuple[str, Any]) -> str:
 
 
 class ViewOptions(NamedTuple):
-    """What a view shows: entries of nested tensordicts too, leaves only, and in alphabetical order."""
+    """The options of a view: entries of nested tensordicts, too; leaves only; in alphabetical order."""
 
     include_nested: bool
     leaves_only: bool

@@ -77,7 +77,7 @@ def _is_small_part(leaf: Tensor, index: Index) -> bool:
 
 
 class WritePlan:
-    """What one in-place write changes. All of it is checked before any of it is written.
+    """The changes of one in-place write. All of them are checked before the first is written.
 
     Args:
         adds: Whether an indexed write makes the entries that are missing.
@@ -258,7 +258,7 @@ class WritePlan:
 
 
 class UpdatePlan(WritePlan):
-    """What an update stores, and what it writes in place.
+    """The changes of an update: the entries that it stores, and those that it writes in place.
 
     Attributes:
         clone: Whether tensors are copied.

@@ -19,7 +19,7 @@ __all__ = ["CAT", "STACK", "Combination", "combined"]
 
 
 class Combination(NamedTuple):
-    """How nodes of one key set are combined key by key: stacked or concatenated.
+    """The operation that combines nodes of one key set key by key: a stack or a concatenation.
 
     Attributes:
         name: The operation, as errors name it.

@@ -61,7 +61,7 @@ _REFLECTED = {
 """Reflected methods of a tensor (the second operand), and the method of the tensordict (the first operand)."""
 
 _SECOND = {"pow": "exponent", "clamp_min": "min", "clamp_max": "max"}
-"""What torch calls the second operand where it is not ``other``."""
+"""The names of the second operand in torch where it is not ``other``."""
 
 _TERNARY = {
     "lerp": ("input", "end", "weight"),

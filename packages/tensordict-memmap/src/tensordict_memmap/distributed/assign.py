@@ -26,7 +26,7 @@ SPLIT_MIN = 4 << 20
 
 
 class Share:
-    """What one rank writes: for each tensor the number of a tuple of boxes.
+    """The boxes that one rank writes: for each tensor the number of a tuple of boxes.
 
     >>> share = Share(2)
     >>> share.set(1, (Box((0,), (4,)),))

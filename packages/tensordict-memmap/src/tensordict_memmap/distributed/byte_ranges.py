@@ -49,7 +49,7 @@ class _Runs:
 
 @dataclass(slots=True)
 class ByteRanges:
-    """What a rank has of one file.
+    """The bytes of one file that a rank has.
 
     >>> ranges = ByteRanges()
     >>> ranges.add(2, torch.tensor([1, 2, 3], dtype=torch.uint8))

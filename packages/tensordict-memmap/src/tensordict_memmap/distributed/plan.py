@@ -83,7 +83,7 @@ def whole(shape: Sequence[int]) -> Box:
 
 
 class Kind(NamedTuple):
-    """What a rank holds of a tensor: its dtype, its whole shape, and the boxes."""
+    """The dtype and the whole shape of a tensor, and the boxes of it that a rank holds."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ class Kind(NamedTuple):
 
 
 class ShardPlan:
-    """What one rank holds.
+    """The parts of tensors that one rank holds.
 
     Attributes:
         names: The names of the tensors, each once.

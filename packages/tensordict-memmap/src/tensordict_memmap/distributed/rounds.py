@@ -32,13 +32,13 @@ from tensordict_memmap.engine.future import Cancelled
 __all__ = ["Link", "closed_on_error", "join"]
 
 _LOOK = 0.5
-"""Seconds after which a rank that waits for another looks whether that has ended, which it sees on its own machine."""
+"""Seconds after which a rank that waits for another one on the same machine checks whether that has ended."""
 
 _CANCELLED = "cancelled the save"
-"""What a rank did that cancelled the save; also of this rank."""
+"""The failure of a rank that cancelled the save; also of this rank."""
 
 _GAVE_UP = "gave up the save"
-"""What a rank did that is at a later save, since it cancelled this one."""
+"""The failure of a rank that is at a later save, because it cancelled this one."""
 
 _GIVEN_UP = "given_up"
 """The key of the numbers of the saves that the coordinator cancelled before the ranks connected."""

@@ -44,7 +44,7 @@ EXTRA = "tensordict_memmap"
 """The key of the list of exact forms, each with its path."""
 
 EXTRA_START = b'{"tensordict_memmap":'
-"""How the list of exact forms starts."""
+"""The beginning of the list of exact forms."""
 
 _DEEPEST = 200
 

@@ -46,7 +46,7 @@ RESERVED_FIELDS = frozenset(
 _RESERVED_FILES = (META, MANIFEST, "tensordict.journal.json", "tensordict.lock")
 
 STAGING = ".tensordict-"
-"""What names of folders and files that are being saved hold, so that no key is called so."""
+"""A part of the names of staged folders and files; keys with it are escaped."""
 
 _LONGEST = 255
 _CODES = {code: f"%{code:02X}" for code in [*range(0x21), *map(ord, '"%*/:<>?\\|'), 0x7F]}

@@ -17,7 +17,7 @@ __all__ = ["BatchedUninitializedBuffer", "BatchedUninitializedParameter", "is_ma
 
 
 class _Stacked:
-    """What parameters and buffers have in common."""
+    """The base class of parameters and buffers without a shape."""
 
     _stacked_size: torch.Size
     materialize: Callable[..., None]

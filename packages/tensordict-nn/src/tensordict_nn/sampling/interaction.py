@@ -22,7 +22,7 @@ __all__ = ["InteractionType", "imply", "interaction_type", "set_interaction_type
 
 
 class InteractionType(StrEnum):
-    """Which value of a distribution is used.
+    """The value of a distribution that a module uses.
 
     ``MODE``, ``MEDIAN`` and ``MEAN`` are the properties of these names, ``RANDOM`` is a sample (reparameterized if the
     distribution can), and ``DETERMINISTIC`` is ``deterministic_sample`` if the distribution has it, otherwise the mode

@@ -38,7 +38,7 @@ def check_facts(facts: Any, name: str, location: Any) -> dict[str, Any]:
 
 
 class Writable(Protocol):
-    """What a new array provides to be filled."""
+    """The interface of a new array that is filled."""
 
     @property
     def unit(self) -> int:
@@ -84,7 +84,7 @@ class Array(ABC):
     @property
     @abstractmethod
     def gap(self) -> int:
-        """How many rows between two runs are worth reading, to read both at once."""
+        """The number of rows between two runs that are worth reading, to read both runs at once."""
 
 
 class Target(ABC):
@@ -115,7 +115,7 @@ class Group(Target):
     handle: Any
     """The object of the library: a file of h5py, a group of zarr."""
     location: Any
-    """What was opened: a path, a URL, a store."""
+    """The path, URL or store that was opened."""
 
     @abstractmethod
     def names(self) -> Iterable[str]:

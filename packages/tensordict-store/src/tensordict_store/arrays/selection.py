@@ -23,7 +23,7 @@ _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class _Head(NamedTuple):
-    """What a selection has of its index: everything but the dimensions behind those that the index consumes."""
+    """The part of a selection that follows from the index alone, without the dimensions behind those it consumes."""
 
     box: list[Range]
     dim: int

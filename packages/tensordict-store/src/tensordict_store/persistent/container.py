@@ -31,7 +31,7 @@ __all__ = ["PersistentTensorDict"]
 
 
 class Options(NamedTuple):
-    """What all nodes of one persistent tensordict have in common."""
+    """The state that all nodes of one persistent tensordict share."""
 
     device: torch.device | None
     as_stack: bool

@@ -1,4 +1,4 @@
-"""What a tensordict over a file has beside its entries: the open file, its place, and how new entries are stored."""
+"""The state of a tensordict over a file beside its entries: the open file, its place, and options of new entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Opened:
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """How new entries are stored.
+        """The options with which new entries are stored.
 
         >>> from tensordict_store import PersistentTensorDict
         >>> PersistentTensorDict(filename="data.h5", mode="w", compression="gzip").kwargs
@@ -52,7 +52,7 @@ class Opened:
 
     @property
     def filename(self) -> Any:
-        """Where the entries are.
+        """The path, URL or store of the entries.
 
         >>> import os
         >>> os.path.basename(TensorDict({"x": torch.ones(2)}).to_h5("data.h5").filename)

@@ -179,7 +179,7 @@ class Replies:
 
 
 class _Stream(io.RawIOBase):
-    """What a socket receives, after bytes of it that were read already."""
+    """The bytes that a socket receives, after those that were read already."""
 
     def __init__(self, made: socket.socket) -> None:
         self._socket = made

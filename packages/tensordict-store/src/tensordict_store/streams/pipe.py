@@ -18,7 +18,7 @@ from tensordict_store.streams.wire import MAX_HEADER, Structure, describe, parse
 __all__ = ["TensorDictPipe", "TensorDictServer"]
 
 _CHUNK = 1 << 20
-"""How many bytes are read at once."""
+"""The number of bytes that are read at once."""
 
 
 class TensorDictPipe:

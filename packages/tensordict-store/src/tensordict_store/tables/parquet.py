@@ -19,7 +19,7 @@ from tensordict_store.tables.to_arrow import to_arrow
 __all__ = ["from_parquet", "iter_parquet", "to_parquet"]
 
 _ROWS = 65_536
-"""How many rows of a source that is larger than memory are written, or read, at a time."""
+"""The number of rows of a source larger than memory that are written, or read, at a time."""
 
 
 def to_parquet(

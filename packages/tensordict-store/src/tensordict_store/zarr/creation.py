@@ -27,10 +27,10 @@ _METADATA = "zarr.json"
 
 
 class Requests:
-    """What is still to be written to a new store: groups, arrays, and boxes of arrays, sent together.
+    """The groups, arrays and boxes of arrays that are written to a new store together.
 
-    zarr makes the metadata in memory first, where it needs no thread and may look for what exists as often as it likes;
-    the store gets each of its keys once, and those of the root last.
+    zarr creates the metadata in memory first, where its many lookups need no thread. The store receives each key once,
+    and those of the root last.
 
     Args:
         location: A path, a URL, or a store of zarr.

@@ -153,7 +153,7 @@ class ZarrGroup(Group):
 
     @property
     def location(self) -> Any:
-        """What was opened: a path, a URL or a store."""
+        """The path, URL or store that was opened."""
         return self.store.location
 
     @property

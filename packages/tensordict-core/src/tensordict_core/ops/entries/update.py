@@ -287,7 +287,7 @@ class Updating(InPlaceUpdating):
 
 
 class _Level(dict[str, Any]):
-    """What a source has under nested keys with a common start: no value of its own, so ``is_leaf`` is not asked."""
+    """The entries of a source under nested keys with a common start; ``is_leaf`` is not called for them."""
 
 
 def _has_entries(value: Any) -> bool:

@@ -64,7 +64,7 @@ _PROPERTIES: tuple[tuple[str, str, Callable[[Tensor], Any]], ...] = (
 """The print option, the name and the value of each property of a tensor."""
 
 _FIRST = 4
-"""How many of them are printed of an entry that represents several."""
+"""The number of tensors that are printed of an entry that represents several."""
 
 
 def _properties(value: Tensor, options: dict[str, Any], known: dict[str, Any]) -> list[str]:

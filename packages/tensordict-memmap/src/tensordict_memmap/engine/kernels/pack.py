@@ -25,7 +25,7 @@ UNITS = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64, 16: 
 """The type that a kernel moves, by its bytes."""
 
 OPTIONS = {"error_model": "numpy", "forceinline": True}
-"""How kernels are compiled: a division by zero does not raise, and kernels are inlined into one another."""
+"""The options of the compiler: a division by zero does not raise, and kernels are inlined into one another."""
 
 POINTERS = ("shape", "strides")
 """The arguments that point to integers."""

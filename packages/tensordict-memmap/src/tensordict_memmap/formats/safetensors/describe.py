@@ -89,7 +89,7 @@ class Pack:
     forms: list[Form] = field(default_factory=list)
     addresses: list[int] = field(default_factory=list)
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """How the structure describes each non-tensor value, by the id of its node."""
+    """The description of each non-tensor value in the structure, by the id of its node."""
     finite: bool = True
     dotted: bool = True
     """Whether the names of the tensors determine the structure, except the batch size, which all nodes share."""

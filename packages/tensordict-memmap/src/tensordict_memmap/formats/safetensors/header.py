@@ -57,7 +57,7 @@ LONGEST_HEADER = 100_000_000
 """The most bytes of a header, by the specification."""
 
 ALIGNMENT = 64
-"""Where the bytes of the tensors start: at a multiple of a cache line, whatever the header's length."""
+"""The alignment of the first byte of the tensors: a cache line, whatever the length of the header."""
 
 _LARGEST = 1 << 62
 
