@@ -189,3 +189,65 @@ def test_a_write_to_a_file_opened_for_reading_is_an_io_error(stored, tmp_path, k
     with pytest.raises(kind, match="open for reading only"):
         td["new"] = torch.zeros(4)
     td.close()
+
+
+@pytest.mark.parametrize("backend", ["h5", "zarr"])
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_a_view_is_stored_in_another_file(stored, index, backend, tmp_path):
+    expected = plain()[index]
+    for source in (stored[index], plain().view_at(index)):
+        copy = PersistentTensorDict.from_dict(source, tmp_path / "copy", backend=backend)
+        assert copy.batch_size == expected.batch_size
+        assert (copy.to_tensordict() == expected).all()
+        assert copy["x"].shape == expected["x"].shape
+        copy.close()
+    with_view = PersistentTensorDict(
+        filename=tmp_path / "holder", batch_size=expected.batch_size, backend=backend, mode="w"
+    )
+    with_view["part"] = stored[index]
+    assert (with_view["part"].to_tensordict() == expected).all()
+    assert with_view["part", "n", "y"].shape == expected["n", "y"].shape
+
+
+PIECES: dict[str, Callable[[Any], Any]] = {
+    "split": lambda td: td.split(3),
+    "split_sizes": lambda td: td.split([1, 3]),
+    "chunk": lambda td: td.chunk(2),
+    "tensor_split": lambda td: td.tensor_split(3),
+    "tensor_split_out_of_order": lambda td: td.tensor_split([3, 1]),
+    "narrow": lambda td: [td.narrow(0, 1, 2)],
+    "torch.split": lambda td: torch.split(td, 2),
+}
+
+
+@pytest.mark.parametrize("cut", PIECES.values(), ids=PIECES)
+@pytest.mark.parametrize("of", [lambda td: td, lambda td: td[:]], ids=["file", "view"])
+def test_pieces_are_copies(stored, cut, of):
+    expected = plain()
+    for piece, part in zip(cut(of(stored)), cut(of(expected)), strict=True):
+        assert type(piece) is TensorDict
+        assert (piece == part).all()
+        piece["x"] = piece["x"] * 0 - 1
+        piece["new"] = torch.ones(piece.shape)
+        piece["n"].zero_()
+    assert (stored.to_tensordict() == expected).all()
+    locked = [piece.is_locked for piece in cut(expected.lock_())]
+    assert [piece.is_locked for piece in cut(of(stored.lock_()))] == locked
+
+
+def test_entries_that_are_separated_stay_in_the_file(stored):
+    for td in (stored, stored.lock_()):
+        assert td.separates("x", ("n", "y")).keys(True, True) == {"x", ("n", "y")}
+        assert td.keys(True, True) == {"x", ("n", "y")}
+    with pytest.raises(KeyError, match="typo"):
+        stored.separates("typo")
+
+
+@pytest.mark.parametrize("index", [0, -1, ..., torch.tensor(1)], ids=str)
+def test_a_row_of_selected_rows(stored, index):
+    rows = torch.tensor([3, 0, 1])
+    expected = plain()
+    assert (stored[rows][index].to_tensordict() == expected[rows][index]).all()
+    assert stored[rows][index]["n", "y"].equal(expected[rows][index]["n", "y"])
+    stored[rows][index] = expected[2]
+    assert stored[rows][index]["n", "y"].eq(3).all()

@@ -96,7 +96,7 @@ class Selection:
         if len(residual) == 1 and isinstance(residual[0], Tensor):  # torch copies whole rows here, not each element
             [places] = residual
             rows = values.index_select(0, places.reshape(-1).to(values.device))
-            return rows if places.ndim == 1 else rows.view(*places.shape, *values.shape[1:])
+            return rows if places.ndim == 1 else rows.view((*places.shape, *values.shape[1:]))
         return values[residual]
 
 

@@ -24,7 +24,7 @@ from tensordict_store.nodes import around, child_meta, inside, locked_if, save_b
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
 from tensordict_store.persistent.opened import Opened
-from tensordict_store.persistent.view import PersistentView
+from tensordict_store.persistent.view import PersistentView, PiecesAreCopies
 from tensordict_store.persistent.writing import facts_of, memmap_in_blocks, prepared_tensor, reader
 
 __all__ = ["PersistentTensorDict"]
@@ -39,7 +39,7 @@ class Options(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class PersistentTensorDict(Opened, CustomContainer):
+class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
     """A tensordict whose entries are arrays of an HDF5 file or a zarr store.
 
     Args:
@@ -166,6 +166,19 @@ class PersistentTensorDict(Opened, CustomContainer):
         """
         append_rows(self, rows)
         return self
+
+    def separates(self, *keys: Any, **options: Any) -> Any:
+        """Return the entries under some keys as a plain tensordict; the file keeps them.
+
+        Args:
+            *keys: The keys, which may be nested.
+            **options: As for `tensordict_core.TensorDict.separates`.
+
+        >>> td = TensorDict({"x": torch.ones(2), "y": torch.zeros(2)}).to_h5("separates.h5")
+        >>> list(td.separates("x").keys()), list(td.keys()), td.close()
+        (['x'], ['x', 'y'], None)
+        """
+        return self._now().separates(*keys, **options)
 
     # entries ----------------------------------------------------------------------------------------------------------
 
@@ -322,7 +335,9 @@ class PersistentTensorDict(Opened, CustomContainer):
             node = node._now() if isinstance(node, CustomContainer) else node._solid()
             return [self._prepared(name, entry) for name, entry in node._items()]
         return [
-            self._prepared(name, entry) if isinstance(entry, Node) else prepared_tensor(name, entry, reader(node, name))
+            self._prepared(name, entry)
+            if isinstance(entry, Node)
+            else prepared_tensor(name, entry, reader(node, name), node._shape_of(name))
             for name, entry in node._peek_items()
         ]
 

@@ -41,14 +41,22 @@ def reader(node: Any, key: str) -> Callable[[slice], Tensor]:
     return read
 
 
-def prepared_tensor(key: str, value: Tensor, read: Callable[[slice], Tensor]) -> Callable[[Target], None]:
+def prepared_tensor(
+    key: str, value: Tensor, read: Callable[[slice], Tensor], shape: torch.Size | None = None
+) -> Callable[[Target], None]:
     """Return a function that stores a tensor, a block of rows at a time.
+
+    Args:
+        key: The key, for errors.
+        value: The tensor, or a stand-in with its dtype.
+        read: Returns rows of the tensor.
+        shape: The shape, where that of ``value`` is another one: the stand-in in a view is that of the whole entry.
 
     Raises:
         TypeError: The tensor has no plain form.
     """
     check_plain(key, value, "an array")
-    shape, dtype = value.shape, value.dtype
+    shape, dtype = value.shape if shape is None else shape, value.dtype
 
     def put(group: Target) -> None:
         array = group.put_array(key, shape, dtype)
