@@ -317,12 +317,13 @@ class Access(Node):
             if self._locked:
                 if not inplace or self._peek(key) is None:
                     raise errors.locked(f"set({key!r})")
-            # isinstance instead of type(): with type(), Dynamo guards on the class Tensor at each call
+            # with type() in place of the first isinstance, Dynamo guards on the class Tensor at each call; the second
+            # isinstance is slow for plain tensors
             elif (
                 inplace is False
                 and meta.device is None
                 and isinstance(item, Tensor)
-                and (item.__class__ is Tensor or not isinstance(item, Node))
+                and (type(item) is Tensor or not isinstance(item, Node))
             ):
                 size = meta.batch_size
                 try:
