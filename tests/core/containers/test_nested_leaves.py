@@ -63,3 +63,29 @@ def test_a_batch_size_of_minus_one_marks_a_size_that_differs():
 def test_they_are_filled_with_zeros_in_place(td):
     leaf = td["j"]
     assert parts(td.zero_()["j"]) == [[0.0] * len(part) for part in PARTS] and td["j"] is leaf
+
+
+WRITES = {
+    "update_": lambda td, source: td.update_(source),
+    "copy_": lambda td, source: td.copy_(source),
+    "set_": lambda td, source: td.set_("j", source["j"]),
+    "load_state_dict": lambda td, source: td.load_state_dict(source.state_dict()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_components_of_the_same_shapes_are_written_in_place(td, write):
+    target = TensorDict({"j": torch.nested.nested_tensor([part * 0 for part in PARTS], layout=td["j"].layout)}, [3])
+    leaf = target["j"]
+    write(target, td.select("j"))
+    assert parts(leaf) == WHOLE and target["j"] is leaf
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_components_of_other_shapes_are_not_written_in_place(write):
+    layout = torch.jagged
+    source = TensorDict({"j": torch.nested.nested_tensor(PARTS, layout=layout)}, [3])
+    target = TensorDict({"j": torch.nested.nested_tensor([part * 0 for part in PARTS[::-1]], layout=layout)}, [3])
+    with pytest.raises(RuntimeError):
+        write(target, source)
+    assert not target["j"].values().any()

@@ -12,7 +12,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cat_leaves", "leaf_part", "shape_of", "split_leaf"]
+__all__ = ["aligned", "cat_leaves", "leaf_part", "shape_of", "split_leaf"]
+
+
+def aligned(source: Any, target: Any) -> Any:
+    """Return a jagged nested tensor with the offsets of another one, if their components have the same shapes.
+
+    Torch gives each jagged tensor a ragged size of its own, so that shapes of equal components compare as different.
+
+    >>> one, other = (torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged) for _ in "ab")
+    >>> one.shape == other.shape, aligned(one, other).shape == other.shape
+    (False, True)
+    """
+    if source.layout is not torch.jagged or target.layout is not torch.jagged or source.shape == target.shape:
+        return source
+    dims = [[d for d, n in enumerate(leaf.shape) if not isinstance(n, int)] for leaf in (source, target)]
+    same = (
+        dims[0] == dims[1]
+        and source.values().shape == target.values().shape
+        and source.lengths() is None
+        and target.lengths() is None
+        and torch.equal(source.offsets(), target.offsets())
+    )
+    if not same:
+        return source
+    return torch.nested.nested_tensor_from_jagged(source.values(), target.offsets(), jagged_dim=dims[0][0])
 
 
 def shape_of(leaf: Tensor) -> torch.Size:

@@ -18,6 +18,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.predicates import TENSORS
+from tensordict_core.base.ragged import aligned
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.tracing import is_compiling, may_fuse
 
@@ -132,6 +133,8 @@ class WritePlan:
             return
         keys, targets, sources = self.keys, self.targets, self.sources
         if type(target) is not Tensor or type(source) is not Tensor:
+            if source.is_nested:
+                source = aligned(source, target)
             writer = _writer_of(type(target))
             if writer is not None:
                 self._owned = {} if self._owned is None else self._owned

@@ -459,7 +459,7 @@ class MemoryMappedTensor(Filled, Views):
     # --- copies and pickles
 
     def __copy__(self) -> Self:
-        view = self.detach()
+        view = self._again()
         view.requires_grad_(self.requires_grad)
         return view
 
@@ -470,7 +470,9 @@ class MemoryMappedTensor(Filled, Views):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the name and identity of the file, or the values if no file holds them."""
+        """Pickle the name and identity of the file; the values if no file holds them, or if this is detached."""
+        if self._by_value:
+            return pickling.reduce_plain(self, protocol)
         if self.is_nested:
             return pickling.reduce_nested(self, self._mapping, self.offset)
         return pickling.reduce(self, self._mapping, self.offset, protocol)

@@ -3,9 +3,10 @@
 A pickle holds the name of the file, the place of the tensor in it, and the identity of the file (device, inode,
 creation time). It has a few hundred bytes for a tensor of any size, and unpickling raises an error if the file was
 replaced. Values are pickled if no file holds them: the file was replaced or deleted since it was mapped, the tensor was
-changed in a private mapping, or it is in anonymous shared memory. ``multiprocessing`` sends anonymous shared memory as
-a descriptor instead, so that both processes share it; a pickle that may be stored cannot, since the memory is freed
-with its last mapping.
+changed in a private mapping, or it is in anonymous shared memory. So are those of detached tensors, as plain tensors:
+``torch.save`` of a state dict is a checkpoint of its own. ``multiprocessing`` sends anonymous shared memory as a
+descriptor instead, so that both processes share it; a pickle that may be stored cannot, since the memory is freed with
+its last mapping.
 
 The functions take the class and the mapping of a tensor, so that this module does not import `MemoryMappedTensor`.
 """
@@ -38,8 +39,10 @@ def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -
         protocol: The pickle protocol.
     """
     filename = mapping.filename
+    if filename is not None and not tensor.numel():  # there is no file
+        return _from_no_file, (type(tensor), filename, tensor.dtype, tuple(tensor.shape), mapping.mode)
     # In a private mapping, the version counter shows whether the tensor was changed.
-    if filename is not None and tensor.numel() and (mapping.mode == "r+" or tensor._version == 0):
+    if filename is not None and (mapping.mode == "r+" or tensor._version == 0):
         identity = _identity(filename)
         if identity[:2] == mapping.identity:
             place = _place(tensor, offset)
@@ -49,6 +52,16 @@ def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -
         values = as_bytes(torch.Tensor.detach(tensor).as_subclass(torch.Tensor)).numpy()
         data = pickle.PickleBuffer(values.data) if protocol >= 5 else values.tobytes()
     return _from_values, (type(tensor), data, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
+
+
+def reduce_plain(tensor: torch.Tensor, protocol: int) -> Any:
+    """Reduce a tensor as torch reduces the plain tensor, or parameter, of its values."""
+    plain: Any = torch.Tensor.detach(tensor).as_subclass(torch.Tensor)
+    if isinstance(tensor, torch.nn.Parameter):
+        plain = torch.nn.Parameter(plain, requires_grad=tensor.requires_grad)
+    else:
+        plain.requires_grad_(tensor.requires_grad)
+    return plain.__reduce_ex__(protocol)
 
 
 def reduce_between_processes(tensor: torch.Tensor, mapping: Mapping, offset: int) -> Any:
@@ -94,6 +107,11 @@ def _from_values(cls: Any, data: Any, dtype: torch.dtype, shape: tuple[int, ...]
     tensor.handler.array()[:] = memoryview(data)
     filled: torch.Tensor = tensor.requires_grad_(requires_grad)
     return filled
+
+
+def _from_no_file(cls: Any, filename: str, dtype: torch.dtype, shape: tuple[int, ...], mode: str) -> torch.Tensor:
+    empty: torch.Tensor = cls.from_filename(filename, dtype, shape, mode=mode)
+    return empty
 
 
 def _from_file(

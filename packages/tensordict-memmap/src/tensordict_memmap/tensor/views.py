@@ -21,6 +21,8 @@ class Views(torch.Tensor):
     _mapping: Mapping
     _index: Any
     _parent_shape: torch.Size
+    _by_value = False
+    """Whether pickles hold the values: those of detached tensors, which are in the state dicts of modules, do."""
 
     def _view(self, plain: torch.Tensor, index: Any) -> Self:
         view = plain.as_subclass(type(self))
@@ -30,6 +32,8 @@ class Views(torch.Tensor):
             view._parent_shape = self.shape
         except RuntimeError:  # strided nested tensors have none
             view._parent_shape = self._parent_shape
+        if self._by_value:
+            view._by_value = True
         return view
 
     def _nested(self, rows: torch.Tensor) -> Self:
@@ -71,7 +75,25 @@ class Views(torch.Tensor):
         return iter(self.unbind(0))
 
     def detach(self) -> Self:
-        """Return a memory-mapped view without gradients."""
+        """Return a memory-mapped view without gradients, whose pickle holds the values.
+
+        State dicts of modules and tensordicts have detached tensors, so that ``torch.save`` of them writes values that
+        later changes of the file do not reach. ``multiprocessing`` still sends the place of the file.
+
+        >>> import pickle
+        >>> from tensordict_memmap import MemoryMappedTensor
+        >>> x = MemoryMappedTensor.zeros(2, filename="detached.memmap")
+        >>> stored = pickle.dumps(x.detach())
+        >>> _ = x.add_(1)
+        >>> pickle.loads(stored)
+        tensor([0., 0.])
+        """
+        view = self._again()
+        view._by_value = True
+        return view
+
+    def _again(self) -> Self:
+        """Return a memory-mapped view of all of this tensor, without gradients."""
         view = self._view(super().detach(), self._index)
         view._parent_shape = self._parent_shape
         return view
