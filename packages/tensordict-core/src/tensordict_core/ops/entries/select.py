@@ -327,7 +327,7 @@ class KeySelection(Node):
 
         Args:
             recurse: Whether tensors are copied; otherwise the copy has the same tensors.
-            **kwargs: Options of containers that are stored in files.
+            **kwargs: Accepted for compatibility and ignored.
 
         >>> td = TensorDict({"a": torch.zeros(1)})
         >>> td.clone(False)["a"] is td["a"], td.clone()["a"] is td["a"]
