@@ -18,7 +18,7 @@ from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
 from tensordict_core import TensorDict
 from tensordict_memmap import load_memmap, save
-from tensordict_memmap.distributed import rounds
+from tensordict_memmap.distributed import rendezvous
 from tensordict_memmap.distributed import save as saves
 from tensordict_memmap.engine import direct, syscalls, write_plan
 
@@ -162,18 +162,18 @@ def test_a_rank_that_never_arrives_is_named_in_time(ranks, tmp_path, absent):
             return None
         td = sharded(1, mesh)
         started = time.monotonic()
-        with pytest.raises(rounds.RankError, match=rf"rank {absent}.* did not arrive.* within 0.5 s") as caught:
+        with pytest.raises(rendezvous.RankError, match=rf"rank {absent}.* did not arrive.* within 0.5 s") as caught:
             td.save(path, timeout=0.5, **options)
         reported.touch()
         assert caught.value.ranks == [absent]
         return time.monotonic() - started
 
-    grace = rounds._GRACE
-    rounds._GRACE = 0.5
+    grace = rendezvous._GRACE
+    rendezvous._GRACE = 0.5
     try:
         times = ranks.run(2, work)
     finally:
-        rounds._GRACE = grace
+        rendezvous._GRACE = grace
     assert max(one for one in times if one is not None) < SLOW and version_of(path) == 0
 
 
@@ -194,12 +194,12 @@ def test_ranks_that_met_an_error_save_together_again(ranks, target):
     def work(rank):
         mesh = init_device_mesh("cpu", (2,))
         if rank == 0:  # rank 1 does not take part in the first save
-            with pytest.raises(rounds.RankError, match="rank 1"):
+            with pytest.raises(rendezvous.RankError, match="rank 1"):
                 sharded(1, mesh).save(path, timeout=0.2, **options)
         torch.distributed.barrier()
         sharded(2, mesh).save(path, **options)
         other = path if rank else str(path) + "2"
-        with pytest.raises((rounds.RankError), match="it has path="):
+        with pytest.raises((rendezvous.RankError), match="it has path="):
             sharded(3, mesh).save(other, **options)
         sharded(4, mesh).save(path, **options)
 
@@ -211,12 +211,12 @@ def test_other_entries_or_shapes_of_a_rank_are_named(ranks, tmp_path):
     def work(rank):
         group = torch.distributed.group.WORLD
         td = TensorDict({"a": torch.zeros(3), "b": torch.zeros(4 + rank)})
-        with pytest.raises((ValueError, rounds.RankError), match=r"'b' is torch.float32 \[4\] on rank 0 .* rank 1"):
+        with pytest.raises((ValueError, rendezvous.RankError), match=r"'b' is torch.float32 \[4\] on rank 0 .* rank 1"):
             td.save(tmp_path / "x.safetensors", group=group)
         if rank:
             td["c"] = torch.zeros(1)
         for placements in (None, Shard(0)):
-            with pytest.raises((ValueError, rounds.RankError), match=r"rank 1 has 'c', which rank 0 lacks"):
+            with pytest.raises((ValueError, rendezvous.RankError), match=r"rank 1 has 'c', which rank 0 lacks"):
                 td.save(tmp_path / "x.safetensors", group=group, placements=placements)
 
     ranks.run(2, work)

@@ -22,8 +22,8 @@ from tensordict_memmap.dcp.coordinate import Coordinator
 from tensordict_memmap.dcp.items import digest_of
 from tensordict_memmap.dcp.values import dump_value
 from tensordict_memmap.distributed.assign import Share
-from tensordict_memmap.distributed.held import stored_part
 from tensordict_memmap.distributed.layout import Layout
+from tensordict_memmap.distributed.local_parts import stored_part
 from tensordict_memmap.distributed.placements import Part, awaited
 from tensordict_memmap.distributed.plan import Box, unpack
 from tensordict_memmap.distributed.team import host_name

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tensordict_memmap.distributed.collectives import gather, receive, scatter
 from tensordict_memmap.distributed.errors import RankError, failure_of
 from tensordict_memmap.distributed.load import read_into, wanted_parts
-from tensordict_memmap.distributed.phases import gather, receive, scatter
-from tensordict_memmap.distributed.rounds import closed_on_error, join
+from tensordict_memmap.distributed.rendezvous import closed_on_error, join
 from tensordict_memmap.distributed.save import ShardedSave, seconds_of
 from tensordict_memmap.distributed.team import Team, team_of
 from tensordict_memmap.engine.future import end_pending, run_save

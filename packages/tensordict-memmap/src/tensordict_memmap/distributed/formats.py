@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from math import prod
 
 from tensordict_memmap.distributed.assign import Assignment
-from tensordict_memmap.distributed.held import Held
 from tensordict_memmap.distributed.layout import Layout, content_of, packed_layout, path_in
+from tensordict_memmap.distributed.local_parts import LocalParts
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import ShardPlan
 from tensordict_memmap.engine.checksums import DIGITS, checksum_of
@@ -48,7 +48,7 @@ class Format(ABC):
     parts: list[list[Part]]
     keys: list[Path]
 
-    def __init__(self, held: Held, options: SaveOptions) -> None:
+    def __init__(self, held: LocalParts, options: SaveOptions) -> None:
         self.held = held
         self.options = options
 
@@ -88,7 +88,7 @@ class Format(ABC):
 class _Packed(Format):
     """One safetensors file, or shards and their index."""
 
-    def __init__(self, held: Held, options: SaveOptions) -> None:
+    def __init__(self, held: LocalParts, options: SaveOptions) -> None:
         super().__init__(held, options)
         self.is_folder = options.shard_size is not None
         self.pack = describe(held.schema)
@@ -125,7 +125,7 @@ class _Tree(Format):
 
     is_folder = True
 
-    def __init__(self, held: Held, options: SaveOptions) -> None:
+    def __init__(self, held: LocalParts, options: SaveOptions) -> None:
         super().__init__(held, options)
         self.schema = tree.name_files(held.schema)
         self.leaves = list(leaves(self.schema))
@@ -185,7 +185,7 @@ def whole_writes(folder: str, layout: Layout) -> list[FileWrite]:
     ]
 
 
-def format_of(held: Held, path: str, options: SaveOptions) -> Format:
+def format_of(held: LocalParts, path: str, options: SaveOptions) -> Format:
     """Return the format of a save to a path.
 
     Raises:

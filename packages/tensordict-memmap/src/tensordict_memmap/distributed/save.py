@@ -21,13 +21,13 @@ import orjson
 from tensordict_memmap.distributed.assign import Assignment, Share, assign
 from tensordict_memmap.distributed.byte_ranges import ByteRanges
 from tensordict_memmap.distributed.checksums import hash_share, join_shares
+from tensordict_memmap.distributed.collectives import gather, receive, scatter, scatter_failure
 from tensordict_memmap.distributed.errors import RankError, failure_of
 from tensordict_memmap.distributed.formats import Format, check_same_names, format_of, whole_writes
-from tensordict_memmap.distributed.held import Held
 from tensordict_memmap.distributed.layout import Layout, path_in
-from tensordict_memmap.distributed.phases import gather, receive, scatter, scatter_failure
+from tensordict_memmap.distributed.local_parts import LocalParts
 from tensordict_memmap.distributed.plan import NO_NAMES, ShardPlan, pack, unpack
-from tensordict_memmap.distributed.rounds import Link, closed_on_error, join
+from tensordict_memmap.distributed.rendezvous import Link, closed_on_error, join
 from tensordict_memmap.distributed.team import Team
 from tensordict_memmap.distributed.upload import Target, UploadPlan, bytes_of_share, exchange, upload_share
 from tensordict_memmap.distributed.write import writes_of
@@ -62,7 +62,7 @@ class ShardedSave:
         path: The target, the same on all ranks, on a file system that all of them share.
         options: The options.
         team: The ranks.
-        placements: How ranks hold plain leaves; see `Held`.
+        placements: How ranks hold plain leaves; see `LocalParts`.
         timeout: The longest wait for another rank, in seconds.
     """
 
@@ -90,7 +90,7 @@ class ShardedSave:
         self._release: Callable[[], None] | None = None
         try:
             _check_options(self.path, options)
-            self.held = Held(data, placements)
+            self.held = LocalParts(data, placements)
         except Exception as error:  # it is reported to the other ranks when they connect
             self.error = error
 

@@ -27,7 +27,7 @@ class Team:
 
     Attributes:
         lock: Held during a save: messages of two saves must not mix.
-        link: The connections of the last save, which the next one uses again (`rounds`).
+        link: The connections of the last save, which the next one uses again (`rendezvous`).
         number: The number of saves that were begun, by which ranks notice that they are not at the same one.
         given_up: The numbers of those that this rank cancelled since the ranks met, before they met again.
         pending: The future of the last save in the background.

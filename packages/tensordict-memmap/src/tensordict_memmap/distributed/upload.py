@@ -21,11 +21,11 @@ import torch
 
 from tensordict_memmap.distributed.assign import Share
 from tensordict_memmap.distributed.byte_ranges import ByteRanges, join_cut, parse_cut
+from tensordict_memmap.distributed.collectives import gather, receive, scatter
 from tensordict_memmap.distributed.layout import Layout, content_of
-from tensordict_memmap.distributed.phases import gather, receive, scatter
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import pack, unpack
-from tensordict_memmap.distributed.rounds import Link
+from tensordict_memmap.distributed.rendezvous import Link
 from tensordict_memmap.distributed.write import ranges_of
 from tensordict_memmap.engine.sources import Scattered
 from tensordict_memmap.engine.write_plan import FileWrite

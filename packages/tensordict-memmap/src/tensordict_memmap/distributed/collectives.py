@@ -1,4 +1,4 @@
-"""Phases: each rank does its part and reports the outcome; the coordinator orders all ranks to continue or to stop.
+"""Collectives: each rank does its part and reports the outcome; the coordinator orders all to continue or to stop.
 
 An error on one rank is therefore raised on every rank, and no rank waits for one that has stopped.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from tensordict_memmap.distributed.errors import RankError, describe_failure, failure_of
-from tensordict_memmap.distributed.rounds import Link
+from tensordict_memmap.distributed.rendezvous import Link
 
 __all__ = ["gather", "receive", "scatter", "scatter_failure"]
 

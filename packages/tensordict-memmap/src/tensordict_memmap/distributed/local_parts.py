@@ -1,4 +1,4 @@
-"""Held parts: the schema of a tensordict whose leaves are sharded over ranks, and the parts that this rank holds.
+"""Local parts: the schema of a tensordict whose leaves are sharded over ranks, and the parts that this rank holds.
 
 The schema of a `DTensor` leaf has the global shape, and as its source a placeholder of that shape without memory, so
 that each format describes it like any other leaf. Its parts are stored separately. A plain leaf is complete on each
@@ -21,10 +21,10 @@ from tensordict_memmap.saving.host_copy import copy_to_host
 from tensordict_memmap.schema.node import Dense, Leaf, Parts, Value, leaves, nodes, show
 from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address, plan_to_save
 
-__all__ = ["Held", "stored_part"]
+__all__ = ["LocalParts", "stored_part"]
 
 
-class Held:
+class LocalParts:
     """A planned tensordict and the parts of its leaves on this rank.
 
     Args:

@@ -9,9 +9,9 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 
-from tensordict_memmap.distributed import rounds
+from tensordict_memmap.distributed import rendezvous
 from tensordict_memmap.distributed.errors import RankCancelledError, RankError, failure_of
-from tensordict_memmap.distributed.rounds import join
+from tensordict_memmap.distributed.rendezvous import join
 from tensordict_memmap.distributed.team import Team, process_name
 
 WAIT = 20.0
@@ -163,7 +163,7 @@ def test_ranks_that_did_not_take_part_in_the_same_saves_meet(start):
 @pytest.mark.parametrize("known", [True, False], ids=["on this machine", "elsewhere"])
 @pytest.mark.parametrize("cancels", [True, False])
 def test_a_rank_whose_coordinator_ends_before_it_answers_does_not_wait_for_ever(monkeypatch, start, known, cancels):
-    monkeypatch.setattr(rounds, "_GRACE", 0.5)
+    monkeypatch.setattr(rendezvous, "_GRACE", 0.5)
     stop = threading.Event()
     _, second = teams(2)
     if known:

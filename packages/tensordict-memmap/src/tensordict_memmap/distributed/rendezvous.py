@@ -1,4 +1,4 @@
-"""Rounds: how the ranks of a save connect, and the messages between them, each with a time limit.
+"""Rendezvous: the ranks of a save connect, and exchange messages, each with a time limit.
 
 The ranks connect through the store of the process group: each registers under a unique name, and the coordinator
 answers under that name. Therefore a rank that does not register can be named in the error, and one that is late, or
