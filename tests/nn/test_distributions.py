@@ -234,6 +234,18 @@ def composite(**kwargs) -> CompositeDistribution:
     return CompositeDistribution(params, {"x": d.Normal, ("n", "k"): d.Categorical}, **kwargs)
 
 
+@pytest.mark.parametrize("mapping", ["exp", "softplus", "biased_softplus_1.0"])
+def test_the_scale_of_each_row_is_mapped_so_that_gradients_are_those_of_an_expanded_parameter(mapping: str) -> None:
+    module = AddStateIndependentNormalScale(6, scale_mapping=mapping)
+    loc, weights = torch.randn(2, 100, 6)
+    _, scale = module(loc)
+    assert scale.is_contiguous()  # rows share no memory: an in-place change of one leaves the others
+    (scale * weights).sum().backward()
+    other = torch.zeros(6, requires_grad=True)
+    (mappings(mapping)(other.expand(100, 6)).clamp_min(1e-4) * weights).sum().backward()
+    assert torch.equal(module.state_independent_scale.grad, other.grad)
+
+
 def test_composites_sample_and_score_each_part():
     dist = composite()
     assert dist.batch_shape == (3,) and not dist.has_rsample and list(dist) == ["x", ("n", "k")] and len(dist) == 2

@@ -31,6 +31,27 @@ class Holder(nn.Module):
         self.params = params
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_casts_keep_the_objects_of_parameters_and_buffers(dtype):
+    held = nn.Buffer(torch.arange(2.0))
+    params = TensorDictParams(TensorDict({"a": torch.ones(2), "n": {"b": held, "i": torch.tensor(1)}}))
+    leaves = dict(params.items(True, True))
+    parameters, buffers = dict(params.named_parameters()), dict(params.named_buffers())
+    Holder(params).to(dtype)
+    assert all(params[key] is leaf for key, leaf in leaves.items())
+    assert all(dict(params.named_parameters())[key] is leaf for key, leaf in parameters.items())
+    assert all(dict(params.named_buffers())[key] is leaf for key, leaf in buffers.items())
+    assert {leaf.dtype for key, leaf in leaves.items() if key[-1] != "i"} == {dtype}
+    assert held.dtype == dtype and held.tolist() == [0, 1] and params["n", "i"].dtype == torch.int64
+
+
+def test_moves_to_the_meta_device_replace_buffers():
+    params = TensorDictParams(TensorDict({"n": {"b": nn.Buffer(torch.arange(2.0))}}))
+    held = params["n", "b"]
+    params.to_empty(device="meta")
+    assert params["n", "b"].device.type == "meta" and held.tolist() == [0, 1]
+
+
 def test_floating_tensors_are_parameters_and_others_buffers():
     module = Holder(TensorDictParams(values()))
     assert [name for name, _ in module.named_parameters()] == ["params.a", "params.n.b"]

@@ -247,6 +247,23 @@ def test_nested_batch_sizes_are_taken_over_where_the_root_keeps_its_own():
     assert td["n"] is node and node.batch_size == (3, 7) and node["b"].shape == (3, 7)
 
 
+@pytest.mark.parametrize("kind", ["dense", "lazy", "sub-tensordict", "empty"])
+def test_replace_takes_a_tensordict(kind: str) -> None:
+    td = TensorDict({"a": torch.zeros(2, 3), "b": torch.ones(2)}, [2])
+    new = TensorDict({"a": torch.ones(2, 3), "n": {"c": torch.ones(2)}}, [2])
+    sources = {
+        "dense": new,
+        "lazy": lazy_stack(list(new.unbind(0))),
+        "sub-tensordict": TensorDict.cat([new, new])._get_sub_tensordict(slice(0, 2)),
+        "empty": TensorDict({}, [2]),
+    }
+    out = td.replace(sources[kind])
+    expected = {**td.to_dict(), **sources[kind].to_dict()}
+    assert out is not td and (out == TensorDict(expected, [2])).all()
+    assert set(out.keys(True, True)) == {"a", "b"} | ({("n", "c")} if kind != "empty" else set())
+    assert (td["a"] == 0).all()
+
+
 def test_replace_takes_a_dictionary_and_values_by_name() -> None:
     td = TensorDict({"a": 1, "b": 2})
     assert td.replace({"a": 5, "c": 6}, a=7).to_dict() == {"a": 7, "b": 2, "c": 6}

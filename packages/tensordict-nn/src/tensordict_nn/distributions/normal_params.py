@@ -83,5 +83,5 @@ class AddStateIndependentNormalScale(nn.Module):
 
     def forward(self, loc: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         """Return the first tensor, its scale, and the others unchanged."""
-        scale = self.scale_mapping(self.state_independent_scale).clamp_min(self.scale_lb)
-        return (loc, scale.expand_as(loc), *others)
+        scale = self.scale_mapping(self.state_independent_scale.expand_as(loc)).clamp_min(self.scale_lb)
+        return (loc, scale, *others)

@@ -1,4 +1,4 @@
-"""State dicts of parameters: names of entries, and unbatched tensors, which ``nn.Module`` does not know."""
+"""State of parameters as modules: names and unbatched tensors in state dicts, and buffers that a cast keeps."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tensordict_core import UnbatchedTensor
 from tensordict_nn import errors
 
-__all__ = ["check_names", "load_unbatched", "save_unbatched"]
+__all__ = ["check_names", "keep_buffers", "load_unbatched", "save_unbatched"]
 
 
 def check_names(keys: Iterable[str], state: Mapping[str, Any], prefix: str) -> None:
@@ -51,3 +51,18 @@ def load_unbatched(
             with torch.no_grad():
                 value.copy_(state[name])
     return list(tensors)
+
+
+def keep_buffers(module: nn.Module, held: dict[str, Tensor | None]) -> None:
+    """Give the data of a module's new buffers to the tensors held before, as modules do for parameters.
+
+    Programs that hold a buffer of a module then see that it was cast. A buffer whose type or memory does not allow it
+    (a move to the meta device) is replaced.
+    """
+    for key, new in module._buffers.items():
+        old = held[key]
+        if new is None or old is None or old is new or type(old) is not type(new):
+            continue
+        if torch._has_compatible_shallow_copy_type(old, new):
+            old.data = new
+            module._buffers[key] = old

@@ -35,7 +35,7 @@ from tensordict_nn import errors
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
 from tensordict_nn.params.mapped import file_among, warn_of_file
 from tensordict_nn.params.operations import add_operations, pairs_of_leaves, plan_write
-from tensordict_nn.params.state import check_names, load_unbatched, save_unbatched
+from tensordict_nn.params.state import check_names, keep_buffers, load_unbatched, save_unbatched
 
 __all__ = ["TensorDictParams"]
 
@@ -139,16 +139,14 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     def _register(self, key: str, value: Tensor, is_buffer: bool = False) -> Tensor:
         """Make a tensor a parameter or a buffer of this node; a tensor that replaces a buffer becomes a buffer."""
+        store: dict[str, Any] = self._parameters
         if not isinstance(value, Parameter):
             is_buffer = is_buffer or isinstance(value, Buffer) or key in self._buffers
             if self.no_convert or is_buffer or not can_be_trained(value):
-                value = as_buffer(value)
-                self._forget(key, self._buffers)
-                self._buffers[key] = value
-                return value
-            value = Parameter(value.detach())
-        self._forget(key, self._parameters)
-        self._parameters[key] = value
+                value, store = as_buffer(value), self._buffers
+            else:
+                value = Parameter(value.detach())
+        self._put(key, value, store)
         return value
 
     def _put_below(self, key: str, value: Any, made: dict[Tensor, Tensor], *, keep: bool = True) -> None:
@@ -161,22 +159,22 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             keep: Whether parameters stay the same module; otherwise their structure is copied.
         """
         if keep and isinstance(value, TensorDictParams):
-            self._put_module(key, value)
+            self._put(key, value, self._modules)
             return
         if value._is_opaque or value._is_non_tensor:
-            self._forget(key, self._values)
-            self._values[key] = value
+            self._put(key, value, self._values)
             return
         if not isinstance(value, TensorDictBase):
             raise errors.not_parameters(key, value)
         node = object.__new__(type(self))
         node._begin(value._meta, self.no_convert)
         node._fill(value, made)
-        self._put_module(key, node)
+        self._put(key, node, self._modules)
 
-    def _put_module(self, key: str, node: Any) -> None:
-        self._forget(key, self._modules)
-        self._modules[key] = node
+    def _put(self, key: str, value: Any, store: dict[str, Any]) -> None:
+        """Store a value in one of the four stores, and remove the key from the others."""
+        self._forget(key, store)
+        store[key] = value
 
     def _forget(self, key: str, kept: Any) -> None:
         """Remove a key from all stores except the one in which it is replaced."""
@@ -317,8 +315,10 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         self.__dict__["_meta"] = meta
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Apply a function to all tensors, as modules do when they are moved, and update the device."""
+        """Apply a function to all tensors, as modules do when they are moved; update the device, keep the objects."""
+        buffers = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        keep_buffers(self, buffers)
         if self._meta.device is not None:
             for node in self.modules():
                 moved = next((leaf for leaf in (*node.parameters(), *node.buffers())), None)

@@ -281,7 +281,7 @@ class Updating(InPlaceUpdating):
             raise errors.not_a_source(None)
         out = self._clone(False)
         for source in (*args, kwargs):
-            if source or not isinstance(source, dict):
+            if not isinstance(source, dict) or source:  # a tensordict has no truth value
                 out.update(source)
         return out
 
