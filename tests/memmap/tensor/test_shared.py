@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from tensordict_core import TensorDict
+from tensordict_core import LazyStackedTensorDict, TensorDict
 from tensordict_memmap import MemmapDataset, MemoryMappedTensor, load_memmap, save
 
 needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts what /proc shows")
@@ -173,3 +173,41 @@ def test_a_loader_whose_dataset_writes_reads_in_its_workers(tmp_path):
         assert torch.equal(torch.cat([batch["x"] for batch in loader]), number)
         dataset.extend(TensorDict({"x": number}, [100]))
     assert len(load_memmap(tmp_path / "data")) == 200
+
+
+PARTS_OF_A_SAVE = {
+    "slice": lambda td: td[:2],
+    "select": lambda td: td.select("a"),
+    "clone(False)": lambda td: td.clone(False),
+    "nested": lambda td: TensorDict({"x": td}, []),
+    "leaf": lambda td: TensorDict({"a": td["a"]}, [4]),
+    "lazy": lambda td: LazyStackedTensorDict(*td.unbind(0), stack_dim=0),
+}
+
+
+@pytest.mark.parametrize("part", PARTS_OF_A_SAVE.values(), ids=PARTS_OF_A_SAVE)
+@pytest.mark.parametrize("copy_existing", [True, False])
+@pytest.mark.parametrize("method", ["memmap", "memmap_"])
+def test_a_part_of_a_save_in_shared_memory_is_a_copy(tmp_path, part, method, copy_existing):
+    saved = TensorDict({"a": torch.arange(4.0), "n": {"b": torch.ones(4)}}, [4]).memmap(tmp_path / "td")
+    shared = getattr(part(saved), method)(copy_existing=copy_existing)
+    assert shared.is_memmap()
+    shared.zero_()
+    on_disk = load_memmap(tmp_path / "td")
+    assert on_disk["a"].tolist() == [0, 1, 2, 3] and on_disk["n", "b"].tolist() == [1] * 4
+
+
+def test_a_save_stays_in_its_files(tmp_path):
+    saved = TensorDict({"a": torch.arange(4.0)}, [4]).memmap(tmp_path / "td")
+    assert saved.memmap()["a"] is saved["a"]
+    assert saved.memmap_()["a"].filename == str(tmp_path / "td" / "a.memmap")
+
+
+def test_from_tensor_without_a_filename_copies_what_is_in_a_file(tmp_path):
+    in_file = MemoryMappedTensor.from_tensor(torch.arange(4.0), filename=tmp_path / "x.memmap")
+    for source in (in_file, in_file[1:]):
+        MemoryMappedTensor.from_tensor(source).zero_()
+    assert in_file.tolist() == [0, 1, 2, 3]
+    shared = MemoryMappedTensor.from_tensor(in_file)
+    assert MemoryMappedTensor.from_tensor(shared) is shared
+    assert MemoryMappedTensor(in_file) is in_file

@@ -129,7 +129,7 @@ def test_a_file_is_replaced_only_on_request_and_its_readers_keep_the_old_one(pat
 def test_a_mapped_tensor_is_copied_to_another_file_only_on_request(path):
     made = mapped(path)
     assert MemoryMappedTensor.from_tensor(made, filename=path) is made
-    assert MemoryMappedTensor.from_tensor(made) is made
+    assert MemoryMappedTensor(made) is made
     with pytest.raises(RuntimeError, match="copy_existing=True"):
         MemoryMappedTensor.from_tensor(made, filename=path + "2")
     copied = MemoryMappedTensor.from_tensor(made, filename=path + "2", copy_existing=True)

@@ -25,6 +25,8 @@ def share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -
     """Return the tensordict, or a new one of the same structure, with its tensors in shared memory."""
     node = tree.name_files(plan(td), tie=not like, check=False)
     made: dict[str, torch.Tensor] = {}
+    # what is in files of its own stays there; a part of it is copied, so that writes do not change the save
+    saved = getattr(td, "saved_path", None) is not None
 
     def shared(leaf: Leaf) -> torch.Tensor:
         source = leaf.source
@@ -33,7 +35,7 @@ def share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -
             check_source(leaf, like=True)
         first = made.get(leaf.alias or leaf.file)
         if first is None:
-            first = _zeros(leaf, source, reserve) if like else _to_shared_memory(leaf, source)
+            first = _zeros(leaf, source, reserve) if like else _to_shared_memory(leaf, source, saved)
             made[leaf.alias or leaf.file] = first
         return first
 
@@ -50,10 +52,12 @@ def share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -
     return td if in_place else td._mapped(result)
 
 
-def _to_shared_memory(leaf: Leaf, source: torch.Tensor) -> torch.Tensor:
+def _to_shared_memory(leaf: Leaf, source: torch.Tensor, saved: bool) -> torch.Tensor:
     if leaf.layout != "strided":
         return _share_nested(leaf, source, [part.detach().reshape(-1) for part in source.unbind()])
     check_memory(plain(leaf.key), source)
+    if saved and isinstance(source, MemoryMappedTensor) and not source.requires_grad:
+        return source
     return MemoryMappedTensor.from_tensor(source.detach() if source.requires_grad else source)
 
 

@@ -41,7 +41,7 @@ class MemoryMappedTensor(Filled, Views):
     In-place operations write to the file. ``clone()`` and arithmetic return plain tensors.
 
     Args:
-        source: A tensor, array or nested list of numbers, which is copied.
+        source: A tensor, array or nested list of numbers, which is copied; a tensor that is mapped already is returned.
         dtype: The dtype to convert to.
         shape: The shape to broadcast to.
         index: An index to apply to the result.
@@ -81,8 +81,10 @@ class MemoryMappedTensor(Filled, Views):
         tensor = source if isinstance(source, torch.Tensor) else torch.as_tensor(source, device="cpu")
         if dtype is not None:
             tensor = tensor.to(dtype)
-        made = cls.from_tensor(tensor, filename=filename, shape=shape)
-        return made if index is None else cast(Self, made[index])
+        made: torch.Tensor = tensor
+        if not isinstance(tensor, cls) or filename is not None or shape is not None:
+            made = cls.from_tensor(tensor, filename=filename, shape=shape)
+        return cast(Self, made if index is None else made[index])
 
     # --- constructors
 
@@ -109,7 +111,7 @@ class MemoryMappedTensor(Filled, Views):
             shape: The shape to broadcast to.
 
         Returns:
-            The new tensor, or ``input`` itself if it is already mapped as requested.
+            The new tensor, or ``input`` itself if it is in this file, or in shared memory without a file.
 
         Raises:
             TypeError: ``input`` is not a tensor, or is sparse or a jagged nested tensor.
@@ -129,9 +131,9 @@ class MemoryMappedTensor(Filled, Views):
         if isinstance(input, cls) and shape is None:
             mapped = input._mapping.filename
             is_whole = input.nbytes == input._mapping.nbytes and input.is_contiguous()
-            if filename is None or (mapped == os.path.abspath(filename) and is_whole):
+            if mapped == filename or (filename is not None and mapped == os.path.abspath(filename) and is_whole):
                 return input
-            if mapped is not None and not copy_existing:
+            if mapped is not None and filename is not None and not copy_existing:
                 raise RuntimeError(
                     f"A filename was provided but the tensor already has a file associated ({mapped}); pass "
                     f"copy_existing=True to copy it to {os.fspath(filename)}"
