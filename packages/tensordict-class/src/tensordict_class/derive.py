@@ -54,7 +54,7 @@ def _bases(cls: type[Any], base: type[Any]) -> tuple[type[Any], ...]:
 
 
 def _body(cls: type[Any], base: type[Any]) -> dict[str, Any]:
-    """Return the namespace of a class as its author wrote it, without what `dataclasses` or `TensorClass` added."""
+    """Return the namespace of a class as its author wrote it, without members of `dataclasses` or `TensorClass`."""
     body = dict(vars(cls))
     by_dataclass = "__dataclass_params__" in body
     for name in ("__init__", "__repr__", "__eq__", "__hash__", "__new__"):

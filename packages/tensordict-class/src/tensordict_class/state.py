@@ -1,4 +1,4 @@
-"""State dicts of instances: what of a state dict fits the fields."""
+"""State dicts of instances: the part of a state dict that fits the fields."""
 
 from __future__ import annotations
 

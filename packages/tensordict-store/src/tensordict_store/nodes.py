@@ -1,4 +1,4 @@
-"""Stored nodes: what the containers of files and those of servers have in common."""
+"""Stored nodes: the base of the containers of files and of those of servers."""
 
 from __future__ import annotations
 

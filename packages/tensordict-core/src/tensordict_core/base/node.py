@@ -251,7 +251,7 @@ class Node:
         self._locked = locked
 
     def _set_exit(self, undo: Any) -> None:
-        """Set what runs at the end of a ``with`` block over this node."""
+        """Set the function that runs at the end of a ``with`` block over this node."""
         self._last_exit = undo
 
     def _items(self) -> Iterable[tuple[str, Any]]:

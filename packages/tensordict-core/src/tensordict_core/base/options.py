@@ -101,7 +101,7 @@ class _Change:
 
 
 _changes: Final[dict[str, list[_Change]]] = {}
-"""The changes of each option that are in effect, the latest last; the first is what the process began with."""
+"""The changes of each option that are in effect, the latest last; the first are those at the start of the process."""
 
 _lock: Final = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Rows of nested tensors: what torch does for other tensors, component by component.
+"""Rows of nested tensors: operations that torch has for other tensors only, component by component.
 
 Torch (2.13) neither slices nor concatenates them along their first dimension, and those of the strided layout have no
 shape.

@@ -40,7 +40,7 @@ def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
     dim, dims, count = td.stack_dim, len(td._meta.batch_size), len(td.tensordicts)
 
     def parts(operand: Any, at: int) -> Sequence[Any]:
-        """Return what each element takes of an operand whose dimension ``at`` is the stack dimension."""
+        """Return the part for each element of an operand whose dimension ``at`` is the stack dimension."""
         if isinstance(operand, Node) and len(operand._meta.batch_size) > dim:
             return operand.unbind(dim)
         if not isinstance(operand, Tensor) or not 0 <= at < operand.ndim:

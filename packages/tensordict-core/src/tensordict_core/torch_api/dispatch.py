@@ -72,7 +72,7 @@ _TERNARY = {
 
 
 def operand_names(name: str, family: str) -> tuple[str, ...]:
-    """Return what a ``torch`` function calls its operands, which may be given by name.
+    """Return the names of the operands of a ``torch`` function, which may be given by name.
 
     >>> operand_names("pow", "binary")
     ('input', 'exponent')
@@ -167,7 +167,7 @@ def _of_three(spec: OpSpec) -> Callable[..., Any]:
 
 
 def by_leaf(name: str, function: Any, operands: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
-    """Return a function of each leaf of the first tensordict among the operands and of what matches it in the others.
+    """Return a function of each leaf of the first tensordict among the operands and of its matches in the others.
 
     Other operands are numbers, ``None``, tensors that are aligned with the batch dimensions, and tensordicts.
 

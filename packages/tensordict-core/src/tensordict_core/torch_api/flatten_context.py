@@ -102,7 +102,7 @@ class FlattenContext:
 
     @classmethod
     def parse(cls, data: Any) -> FlattenContext:
-        """Return the context of what ``dump`` returned."""
+        """Return the context of a result of ``dump``."""
         kind, keys, size, device, names, extra, *rest = data
         below = rest[0] if rest else None
         meta = Meta(as_batch_size(size), as_device(device), None if names is None else tuple(names))

@@ -172,7 +172,7 @@ class BatchDimChange(NamedTuple):
 
 
 def batch_dim_change(children: Sequence[Any], context: FlattenContext) -> BatchDimChange | None:
-    """Return what ``vmap`` did to the leaves of a tree between flattening it and now; ``None`` if it did nothing."""
+    """Return the change by ``vmap`` of the leaves of a tree since it was flattened; ``None`` if there is none."""
     level = transform_level()
     if level is None:
         return None

@@ -38,7 +38,7 @@ from tensordict_core.torch_api.vmap_plain import Mapped
 __all__ = ["register_nodes", "register_wrapper"]
 
 Parts = tuple[str, Mapping[str, Any], Meta, Any]
-"""The kind of a node, its entries, its metadata, and what else its context keeps."""
+"""The kind of a node, its entries, its metadata, and further data of its context."""
 
 _VALUES: dict[str, type[Any]] = {cls.__name__: cls for cls in (NonTensorData, MetaData, TensorAttrs, NonTensorStack)}
 _NO_SIZE = torch.Size(())

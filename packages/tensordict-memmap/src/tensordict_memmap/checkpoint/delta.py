@@ -161,13 +161,13 @@ def _relative(base: str, target: str) -> str:
 
 
 class _Part(NamedTuple):
-    """A tensor of the whole, and what of it is written.
+    """A tensor of the whole, and the part of it that is written.
 
     Args:
         leaf: Its leaf.
-        form: The dtype and shape of what is written.
+        form: The dtype and shape of the part that is written.
         checksum: The checksum of the whole tensor.
-        tensor: The name of what is written; None if the base has the tensor.
+        tensor: The name of the part that is written; None if the base has the tensor.
         blocks: The ranges of elements that are written; None for the whole.
     """
 

@@ -161,7 +161,7 @@ def _remove(path: str) -> None:
 
 
 def _remove_remains(root: str) -> None:
-    """Remove what killed saves and rotations left in a folder."""
+    """Remove the temporary files that killed saves and rotations left in a folder."""
     names = os.listdir(root)
     for target in {match[1] for name in names if (match := _STAGED.match(name))}:
         if not staged_names(names, target):

@@ -27,7 +27,7 @@ Path = tuple[str, ...]
 
 
 def is_coordinator() -> bool:
-    """Return whether this is the rank that saves what all ranks have in common.
+    """Return whether this is the rank that saves the parts that all ranks have in common.
 
     >>> is_coordinator()
     True

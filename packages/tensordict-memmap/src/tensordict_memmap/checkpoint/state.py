@@ -39,7 +39,7 @@ def pack(state: Any, name: str) -> tuple[Any, dict[str, Any]]:
 
     Args:
         state: None, numbers, strings, tensors, tensordicts, NumPy arrays, and dictionaries with any keys, lists, tuples
-            and deques of these; and what non-tensor values of a save may be.
+            and deques of these; and all values that a save takes as non-tensor values.
         name: The key of the state among others.
 
     Returns:

@@ -39,7 +39,7 @@ _Row = tuple[tuple[str, ...], str | None, list[int] | None, int | None]
 
 
 def describe(path: str, keys: list[str] | None) -> tuple[str, list[_Row], dict[str, Any]]:
-    """Return the format of a save, its entries (key, dtype, shape, bytes), and what is known of a delta."""
+    """Return the format of a save, its entries (key, dtype, shape, bytes), and the facts about a delta."""
     check_present(local_path(path))
     rows = list(_rows(describe_saved(path, keys=keys)))
     if is_remote(path):
@@ -64,7 +64,7 @@ def _rows(node: Node | Leaf) -> Iterator[_Row]:
 
 
 def problem_of(path: str, *, full: bool) -> str:
-    """Return what is wrong with a save; an empty text if nothing is.
+    """Return a description of the damage of a save; an empty text if there is none.
 
     Raises:
         FileNotFoundError: There is no save.
@@ -82,7 +82,7 @@ def problem_of(path: str, *, full: bool) -> str:
 
 
 def convert_to(source: str, target: str, format: str | None, *, force: bool, **options: Any) -> None:
-    """Convert a save, or a file of `torch.save`, and show the progress of what takes long.
+    """Convert a save, or a file of `torch.save`, and show the progress of long conversions.
 
     Raises:
         FileExistsError: There is something at the target, and ``force`` is False.

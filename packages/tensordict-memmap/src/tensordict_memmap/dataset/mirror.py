@@ -129,7 +129,7 @@ def _committed_rows(manifest: Manifest, folder: RemoteFolder) -> int | None:
 
 
 def identity_of(save: RemoteSave) -> Any:
-    """Return what identifies the save at a URL: the name of its snapshot, or the versions of its files."""
+    """Return the identity of the save at a URL: the name of its snapshot, or the versions of its files."""
     if save.snapshot:
         return save.snapshot
     return xxhash.xxh3_128_hexdigest(orjson.dumps(sorted(_versions(save.store).items())))

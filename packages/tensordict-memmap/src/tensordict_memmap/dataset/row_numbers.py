@@ -1,4 +1,4 @@
-"""Row numbers: what an index selects along the one dimension of rows."""
+"""Row numbers: an index along the one dimension of rows as numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 
 def row_numbers(index: Any, rows: int) -> int | torch.Tensor:
-    """Return what an index selects of some rows: the number of one row, or a tensor of numbers.
+    """Return the rows that an index selects: the number of one row, or a tensor of numbers.
 
     Args:
         index: A number, a slice, a list or range of numbers, or a tensor of numbers or a mask.

@@ -162,7 +162,7 @@ class TensorDictWriter(StorageWriter):
             )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Add to a plan what the coordinator requires of the rank.
+        """Add the data about the rank that the coordinator requires to a plan.
 
         Raises:
             ValueError: The planner caches plans, and leaves this one out.
@@ -292,14 +292,14 @@ class TensorDictWriter(StorageWriter):
         metadata.storage_meta = self.storage_meta()
 
     def _give_up(self) -> None:
-        """Remove what an earlier save left that failed on some rank."""
+        """Remove the staged files of an earlier save that failed on some rank."""
         made, self._coordinator = self._coordinator, None
         if made is not None:
             made.abort()
 
 
 def _part(item: WriteItem, planner: SavePlanner) -> Part:
-    """Return what an item holds of its tensor.
+    """Return the part of its tensor that an item holds.
 
     Raises:
         TypeError: The planner gives no tensor of the dtype that it planned, or one that a file cannot hold.

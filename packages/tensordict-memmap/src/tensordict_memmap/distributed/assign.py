@@ -70,7 +70,7 @@ class Share:
 
 @dataclass(slots=True)
 class Assignment:
-    """The tensors of all ranks, and what each rank writes.
+    """The tensors of all ranks, and the share of each rank.
 
     Args:
         names: The names of the tensors: those of the first rank in its order, then those that only others have.
@@ -150,7 +150,7 @@ def _align(plans: Sequence[ShardPlan]) -> tuple[list[str], np.ndarray]:
 
 @dataclass(slots=True)
 class _Case:
-    """The decision for all tensors of the same kinds: what each rank writes, and small parts with several holders."""
+    """The decision for all tensors of the same kinds: the boxes of each rank, and small parts with several holders."""
 
     pair: tuple[torch.dtype, tuple[int, ...]]
     fixed: dict[int, tuple[Box, ...]]
@@ -241,7 +241,7 @@ def _overlap(boxes: list[Box]) -> tuple[Box, Box] | None:
 
 
 def _share_out(shares: Sequence[Share], cases: Sequence[_Case], of_tensor: np.ndarray) -> None:
-    """Fill the shares: what is fixed for all tensors of a case at once, and small replicated parts one by one."""
+    """Fill the shares: equal parts of all tensors of a case at once, and small replicated parts one by one."""
     for rank, share in enumerate(shares):
         numbers = [share.number(case.fixed[rank]) if rank in case.fixed else 0 for case in cases]
         if any(numbers):

@@ -51,7 +51,7 @@ def gather(link: Link, work: Callable[[], bytes]) -> list[bytes]:
 
 
 def scatter(link: Link, messages: Sequence[bytes] | None = None) -> None:
-    """Send each other rank what it waits for, by default only that all is well."""
+    """Send each other rank the message that it waits for; the default is empty and reports success."""
     link.scatter([_OK + message for message in messages or [b""] * link.team.size])
 
 

@@ -145,7 +145,7 @@ def _boxes(target: DTensor, key: Path) -> tuple[tuple[Box, tuple[int, ...]], ...
 
 
 def _empty_local(target: DTensor, dtype: torch.dtype, key: Path) -> torch.Tensor:
-    """Memory for what this rank holds of a DTensor."""
+    """Memory for the parts of a DTensor that this rank holds."""
     boxes = _boxes(target, key)
     size = [0] * target.dim() if target.dim() else ([] if boxes else [0])
     if not boxes:
@@ -160,7 +160,7 @@ class _Replaced(Exception):
 
 
 class BoxReader:
-    """Collects what is to be read of a loaded tensordict, by ranges of files where these are mapped."""
+    """Collects the reads of a loaded tensordict, as ranges of files where these are mapped."""
 
     def __init__(self, loaded: Any) -> None:
         self.reads: list[Read] = []

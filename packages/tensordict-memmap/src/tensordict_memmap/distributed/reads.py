@@ -33,7 +33,7 @@ READ_RUN_MIN = 16 << 10
 
 
 class Saved(NamedTuple):
-    """A saved tensor: its file, the offset of its first byte there, and what it is."""
+    """A saved tensor: its file, the offset of its first byte there, its dtype and shape."""
 
     path: str
     offset: int

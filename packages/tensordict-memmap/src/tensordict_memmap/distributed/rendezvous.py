@@ -281,7 +281,7 @@ def _await(
     number: int | None = None,
     look: float = _LOOK,
 ) -> tuple[bytes, str | None]:
-    """Wait until a rank has set a key of the store; return its content, or what that rank did instead.
+    """Wait until a rank has set a key of the store; return its content, or the failure of that rank.
 
     ``number`` is that of the save for which the answer of the coordinator is awaited, and ``look`` the number of
     seconds after which this rank looks whether the other one has ended.
@@ -321,7 +321,7 @@ def late_text(timeout: float) -> str:
 def _await_rank(
     team: Team, index: int, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
 ) -> tuple[bytes, str | None]:
-    """Wait until a rank has arrived for the same save; return its message, or what it did instead.
+    """Wait until a rank has arrived for the same save; return its message, or its failure.
 
     If a rank is at another save, although neither rank cancelled one, one of the two has skipped a save; after a while
     its answer is accepted as it is.
@@ -388,7 +388,7 @@ def _invite(team: Team, own: dict[str, Any], timeout: float, what: str, cancelle
 def _await_all(
     team: Team, own: dict[str, Any], deadline: float, timeout: float, cancelled: Cancelled | None
 ) -> tuple[dict[int, bytes], dict[int, str]]:
-    """Wait for all other ranks; return the messages of those that arrived, and what the others did, by place."""
+    """Wait for all other ranks; return the messages of those that arrived, and the failures of the others, by place."""
     contents: dict[int, bytes] = {}
     late: dict[int, str] = {}
     for index in range(1, team.size):

@@ -95,7 +95,7 @@ class ShardedSave:
             self.error = error
 
     def hold(self) -> None:
-        """Copy what this rank holds to host memory, for a save in the background."""
+        """Copy the parts of this rank to host memory, for a save in the background."""
         if self.error is None:
             try:
                 self._release = self.held.copy_to_host()
@@ -189,7 +189,7 @@ class ShardedSave:
         return self._form
 
     def _follow(self, link: Link, run: Run) -> None:
-        """Do what every rank but the coordinator does."""
+        """Run the steps of a rank that is not the coordinator."""
         self._meet(link)
 
         def plan() -> bytes:

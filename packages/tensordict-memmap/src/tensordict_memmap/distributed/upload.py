@@ -79,7 +79,7 @@ def bytes_of_share(
     *,
     is_coordinator: bool,
 ) -> list[ByteRanges]:
-    """Return what a rank has of each file; the coordinator has the headers too."""
+    """Return the bytes of each file that a rank has; the coordinator has the headers too."""
     found = [ByteRanges() for _ in layout.files]
     if is_coordinator:
         for number, path in enumerate(layout.files):

@@ -53,7 +53,7 @@ _CODES = {code: f"%{code:02X}" for code in [*range(0x21), *map(ord, '"%*/:<>?\\|
 _UNUSUAL = re.compile("[" + re.escape("".join(map(chr, _CODES))) + "]")
 _ESCAPE = re.compile(r"%-[0-9]{1,9}")
 _fold: Callable[[str], str] = str.casefold if sys.platform in ("darwin", "win32") else str
-"""Returns what two names have in common that are one file: file systems of macOS and Windows ignore case."""
+"""Returns the common form of names that are one file: file systems of macOS and Windows ignore case."""
 
 
 MOST_PARTS = 200

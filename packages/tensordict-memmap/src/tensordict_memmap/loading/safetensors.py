@@ -250,7 +250,7 @@ def read_header(fd: int, path: str) -> tuple[bytes, Header]:
 _MOST_DIMS = 32
 """The number of dimensions that arrays of every version of NumPy can have."""
 
-# What NumPy has it makes with its shape at once, in half the time that torch takes for a tensor over a buffer.
+# NumPy makes an array with its shape at once, in half the time that torch takes for a tensor over a buffer.
 _NUMPY = {
     dtype: torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     for dtype in CODES
@@ -304,7 +304,7 @@ def open_shards(
         choice: The requested keys; None is everything.
 
     Returns:
-        What was opened, the file with the record among it, and what is wanted of it, None where that is all.
+        The opened files, the one with the record among them, and the requested part of them; None is everything.
     """
     index, files = _parse_index(path, document)
     places: dict[str, str] = index["weight_map"]

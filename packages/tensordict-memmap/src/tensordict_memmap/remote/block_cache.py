@@ -332,7 +332,7 @@ class BlockCache:
     # --- processes
 
     def _attach(self) -> None:
-        """Open what a forked process cannot take over from its parent."""
+        """Open the connections that a forked process cannot take over from its parent."""
         if self._pid == os.getpid():
             return
         with _attaching:

@@ -52,7 +52,7 @@ class Report:
 
     @property
     def skipped(self) -> dict[Key, tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """``shapes``: what ``load_into(..., skip_mismatched=True)`` left as it was.
+        """``shapes``: the entries that ``load_into(..., skip_mismatched=True)`` left unchanged.
 
         >>> Report(shapes={"a": ((3,), (4,))}).skipped
         {'a': ((3,), (4,))}

@@ -190,7 +190,7 @@ def saving_folder(
 ) -> Iterator[Stage]:
     """Yield a staging folder, which replaces the save in the target at the end of the block unless that raises.
 
-    The block sets the ``manifest`` of what it yields; for the arguments see `save_folder`.
+    The block sets the ``manifest`` of the yielded `Stage`; for the arguments see `save_folder`.
     """
     with _prepared(target, durable, size, count) as (path, stage):
         assert stage is not None

@@ -79,7 +79,7 @@ def draw_with(source: Any, td: Any, draw: Callable[[], Any]) -> Any:
 
 
 def resolve_generator(source: Any, td: Any) -> tuple[torch.Generator | None, Callable[[torch.Generator], None] | None]:
-    """Return the generator that draws, and what stores the next seed once the value is drawn.
+    """Return the generator that draws, and a function that stores the next seed once the value is drawn.
 
     Args:
         source: A generator, the key of an entry (a generator or a seed), or ``None`` for the global generator.

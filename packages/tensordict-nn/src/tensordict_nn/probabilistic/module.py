@@ -302,7 +302,7 @@ class ProbabilisticTensorDictModule(TensorDictModuleBase):
                 log_prob.rename_key_(made, key)
 
     def _resolve_generator(self, tensordict: Any) -> Any:
-        """Return the generator that draws and what stores the next seed; subclasses of published programs call it."""
+        """Return the generator that draws and a function that stores the next seed; published programs call it."""
         return resolve_generator(self.generator, tensordict)
 
     def _dist_sample(self, dist: Any, interaction_type: InteractionType | None = None) -> Any:

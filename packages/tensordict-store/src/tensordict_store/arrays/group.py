@@ -96,7 +96,7 @@ class Target(ABC):
 
     @abstractmethod
     def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Writable:
-        """Return an array of a shape and dtype: the one that has the name, or a new one in place of what has it."""
+        """Return an array of a shape and dtype: the one that has the name, or a new one in place of another object."""
 
     @abstractmethod
     def put_value(self, name: str, value: Encoded) -> None:
@@ -131,7 +131,7 @@ class Group(Target):
 
     @abstractmethod
     def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Array:
-        """Return an array of a shape and dtype: the one that has the name, or a new one in place of what has it."""
+        """Return an array of a shape and dtype: the one that has the name, or a new one in place of another object."""
 
     @abstractmethod
     def remove(self, name: str) -> None:

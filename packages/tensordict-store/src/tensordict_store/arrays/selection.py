@@ -89,7 +89,7 @@ class Selection:
         return out
 
     def part(self, values: Tensor) -> Tensor:
-        """Return what the index selects from the values of the boxes side by side."""
+        """Return the selected values from the values of the boxes side by side."""
         residual = self.residual
         if residual is None:
             return values

@@ -29,7 +29,7 @@ BYTES = "bytes"
 TAGGED = "tagged-json"
 """Encoding of values as JSON in which types that JSON lacks have tags."""
 PLAIN = "plain"
-"""Encoding of what a file format returns as a number, as bytes or as an array of NumPy."""
+"""Encoding of values that a file format returns as a number, as bytes or as an array of NumPy."""
 
 
 class Encoded(NamedTuple):
@@ -84,7 +84,7 @@ def encode(key: str, node: Any, allow_pickle: bool = False) -> Encoded:
 
 
 def decode(key: str, stored: Encoded, meta: Meta, allow_pickle: bool = False) -> Any:
-    """Return the non-tensor data of what `encode` returned, as an entry of a node with metadata ``meta``.
+    """Return the non-tensor data of a result of `encode`, as an entry of a node with metadata ``meta``.
 
     Raises:
         ValueError: The bytes are damaged, or they are a pickle and pickles are not allowed.

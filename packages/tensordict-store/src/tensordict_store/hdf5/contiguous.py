@@ -44,7 +44,7 @@ def read_rows(handle: Any, offset: int, selection: Selection, out: np.ndarray[An
 
 
 def _read_rest(number: int, run: memoryview, done: int, offset: int, handle: Any) -> None:
-    """Read what one call did not: the system reads at most 2 GiB at a time."""
+    """Read the bytes that one call did not read: the system reads at most 2 GiB at a time."""
     while done < len(run):
         count = os.preadv(number, (run[done:],), offset + done)
         if not count:

@@ -68,7 +68,7 @@ class File:
             )
 
     def flush(self) -> None:
-        """Pass what was written to the operating system."""
+        """Pass written data to the operating system."""
         if self.handle and not self.read_only and self.pid == os.getpid():
             self.handle.flush()
 

@@ -214,7 +214,7 @@ class H5Group(Group):
         return result
 
     def _is_current(self, name: str, found: tuple[Any, Any]) -> bool:
-        """Return whether what was found is still what has the name: programs may write the file through h5py too.
+        """Return whether an object that was found still has the name: programs may write the file through h5py too.
 
         HDF5 gives the address of an object to no other one while the object is open.
         """
@@ -247,7 +247,7 @@ class H5Group(Group):
         return H5Group(self.file, self.group.create_group(name, track_order=True), self.options)
 
     def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Array:
-        """Return a dataset of a shape and dtype: the one that has the name, or a new one in place of what has it."""
+        """Return a dataset of a shape and dtype: the one that has the name, or a new one in place of another object."""
         stored, other = numpy_dtype(dtype)
         old = self.find(name) if self._has(name) else None
         if isinstance(old, H5Array) and old.dtype == dtype and old.shape == shape:
@@ -298,7 +298,7 @@ class H5Group(Group):
 
     @contextlib.contextmanager
     def undone_by_errors(self, name: str) -> Iterator[None]:
-        """If the block that stores an entry raises, put back what had the name; HDF5 keeps an object that is open."""
+        """If the block that stores an entry raises, put back the earlier object; HDF5 keeps an object that is open."""
         old = self.group.get(name) if name and "/" not in name and self._has(name) else None
         try:
             with super().undone_by_errors(name):

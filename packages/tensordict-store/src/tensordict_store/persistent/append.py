@@ -46,7 +46,7 @@ def append_rows(td: Any, rows: Any) -> None:
 
 
 class Step(NamedTuple):
-    """A change of one entry, and what takes it back; arrays grow before rows are written, values come last."""
+    """A change of one entry, and the function that undoes it; arrays grow before rows are written, values come last."""
 
     turn: int
     do: Callable[[], None]
@@ -62,7 +62,7 @@ def _shrink(entry: Any, rows: int) -> None:
 
 
 def _plan(td: Any, rows: Any, prefix: tuple[str, ...], total: int, steps: list[Step], nodes: list[Any]) -> None:
-    """Check all entries of new rows, and append what writes them."""
+    """Check all entries of new rows, and append the functions that write them."""
     mine, theirs = set(td._keys()), set(rows._keys())
     if mine != theirs:
         wrong = (*prefix, min(mine ^ theirs))

@@ -230,7 +230,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
     def _add_requests(
         self, rows: Selector, pairs: list[tuple[Array, Selection]], places: list[tuple[dict[str, Any], str]]
     ) -> Any:
-        """Return a tensordict whose tensors are still to be read, and append what is to be read and where it goes."""
+        """Return a tensordict whose tensors are still to be read, and append the reads with their targets."""
         index = rows.index
         entries: dict[str, Any] = {}
         for key in self._keys():
@@ -311,7 +311,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
         self._children.pop(new, None)
 
     def _prepared(self, key: str, value: Any) -> Callable[[Target], None]:
-        """Return a function that stores an entry; what cannot be stored is found here, before anything changes."""
+        """Return a function that stores an entry; an entry that cannot be stored raises an error here."""
         if isinstance(value, Tensor):
             return prepared_tensor(key, value, lambda rows: value[rows] if value.ndim else value)
         if value._is_non_tensor:

@@ -174,7 +174,7 @@ class LazyStackedTensorDictStore(ServerNode):
         self._now()._collect_keys(out, prefix, is_leaf)
 
     def _part(self, index: Index, keys: Sequence[str] | None) -> Any:
-        """Return what an index selects; if it starts with elements, these alone are read."""
+        """Return the rows that an index selects; if it starts with elements, these alone are read."""
         first = index.parts[0] if index.parts and not self._dim else None
         if isinstance(first, slice):
             wanted: Any = range(self._count)[first]

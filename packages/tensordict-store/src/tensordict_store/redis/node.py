@@ -1,4 +1,4 @@
-"""Nodes on a server: what containers of one tensordict and of lazy stacks have in common."""
+"""Nodes on a server: the base of the containers of one tensordict and of lazy stacks."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ServerNode(CustomContainer, abstract=True):
         self._tree.apply(change)
 
     def _shown(self) -> dict[str, Any]:
-        """Return what ``repr`` shows beside keys, batch size, device and place."""
+        """Return the lines of ``repr`` beside keys, batch size, device and place."""
         return {}
 
     def __repr__(self) -> str:

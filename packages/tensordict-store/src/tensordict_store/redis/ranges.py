@@ -73,7 +73,7 @@ class Request:
         return empty(self._shape, self._dtype)
 
     def result(self, content: Any) -> Tensor:
-        """Return what the index selects from the result of the command.
+        """Return the rows that the index selects from the result of the command.
 
         Raises:
             KeyError: The value does not exist on the server.
@@ -127,7 +127,7 @@ class Elements(Request):
 
 
 def _selected(rows: Tensor, selection: Selection) -> Tensor:
-    """Return what a selection takes from its rows."""
+    """Return the selected values of the rows of a selection."""
     for dim, (start, stop) in enumerate(selection.box):
         if dim and dim != selection.dim and (start, stop) != (0, rows.shape[dim]):
             rows = rows.narrow(dim, start, stop - start)

@@ -103,7 +103,7 @@ class Replies:
         return out
 
     def _received(self, parts: list[Any], sizes: list[int], heads: list[bytes]) -> bool:
-        """Fill buffers, every other one of which should be as given; otherwise keep what came, so that it is parsed."""
+        """Fill buffers, every other one of which should be as given; otherwise keep the bytes, to be parsed."""
         ends = list(itertools.accumulate(sizes))
         done = come = inside = 0
         while done < len(parts):

@@ -58,7 +58,7 @@ class Requests:
         self._arrays[path] = options
 
     def add_box(self, path: str, box: Any, values: np.ndarray[Any, Any]) -> None:
-        """Write a box of an array; what waits is written first if it is much."""
+        """Write a box of an array; boxes that wait are written first if they are large."""
         self._boxes.setdefault(path, []).append((box, values))
         self._queued += values.nbytes
         if self._queued >= _QUEUED:

@@ -209,7 +209,7 @@ class ZarrGroup(Group):
         return group
 
     def put_array(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Array:
-        """Return an array of a shape and dtype: the one that has the name, or a new one in place of what has it."""
+        """Return an array of a shape and dtype: the one that has the name, or a new one in place of another object."""
         stored, other = numpy_dtype(dtype)
         old = self.find(name)
         if isinstance(old, ZarrArray) and old.dtype == dtype and old.shape == shape:

@@ -1,4 +1,4 @@
-"""Elements of a lazy stack: what may be one, and the metadata that they have in common."""
+"""Elements of a lazy stack: the check of their types, and their common metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["broadcast_part", "check_element", "meta_of"]
 
 
 def check_element(td: Any, where: str = "") -> None:
-    """Refuse what cannot be an element of a lazy stack; ``where`` is its place, for the error."""
+    """Refuse an object that cannot be an element of a lazy stack; ``where`` is its place, for the error."""
     if not isinstance(td, Node) or td._is_opaque:
         raise TypeError(
             f"a lazy stack takes TensorDictBase instances but got {type(td)}{where}; convert it with from_any first"
@@ -62,7 +62,7 @@ def meta_of(tds: Sequence[Any], dim: int, name: str | None, strict: bool = False
 
 
 def broadcast_part(leaf: Any, operand: Any, dim: int, i: int, n: int) -> Any:
-    """Return what of an operand is broadcast with a leaf of element ``i`` of a lazy stack of ``n`` elements.
+    """Return the part of an operand that is broadcast with a leaf of element ``i`` of a lazy stack of ``n`` elements.
 
     The operand has no batch dimension for the stack dim, and is broadcast with the leaves of the stack as torch does,
     from their last dimension.

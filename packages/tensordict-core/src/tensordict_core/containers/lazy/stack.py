@@ -353,7 +353,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
             td._set(key, part)
 
     def _parts_of_entry(self, value: Any) -> Sequence[Any]:
-        """Return what each element stores of a valid entry."""
+        """Return the part of a valid entry that each element stores."""
         if self.hook_in is not None:
             value = self.hook_in(value)
         parts: Sequence[Any] = value.unbind(self._stack_dim) if is_leaf_tensor(value) else self._parts_of_node(value)

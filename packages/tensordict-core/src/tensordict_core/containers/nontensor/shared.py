@@ -113,7 +113,7 @@ class SharedValue:
 
 
 def _nothing() -> None:
-    """Return what a copy of non-tensor data has in place of the shared value."""
+    """Return the replacement of the shared value in a copy of non-tensor data."""
     return None
 
 
@@ -139,10 +139,10 @@ class SharesValues(OpaqueNode, abstract=True):
     if TYPE_CHECKING:
 
         def _payload(self) -> Any:
-            """Return what processes share: the values, without metadata."""
+            """Return the values, which processes share, without metadata."""
 
         def _load(self, payload: Any) -> None:
-            """Take what another process wrote."""
+            """Take the values that another process wrote."""
 
     def _cell(self) -> SharedValue | None:
         return None if self._annotations is None else self._annotations.get(SHARED)

@@ -21,7 +21,7 @@ __all__ = ["Updating"]
 
 
 def _copied(value: Any, clone: bool, meta: Meta) -> Any:
-    """Return what an update stores for a value: a copy if ``clone``, otherwise a shallow one of a tensordict."""
+    """Return the entry that an update stores for a value: a copy if ``clone``, or a shallow one of a tensordict."""
     if isinstance(value, Node):
         return value._clone(clone)
     if clone and isinstance(value, dict):

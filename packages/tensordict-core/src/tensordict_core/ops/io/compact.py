@@ -65,7 +65,7 @@ def ordered(node: Any) -> list[str]:
 
 
 def _fields(node: Any, device: torch.device) -> dict[str, Any]:
-    """Return what is printed for each entry: a text, or the text before the braces and the entries in them."""
+    """Return the output for each entry: a text, or the text before the braces and the entries in them."""
     return {
         **{key: _entry(node, key, device) for key in ordered(node)},
         **dict.fromkeys(node._unset_fields(), "None"),

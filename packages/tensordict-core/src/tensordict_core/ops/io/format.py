@@ -120,7 +120,7 @@ class Representation(Node):
         return f"{name}(" + indented("\n" + ",\n".join(lines)) + ")"
 
     def _kind_in(self, parent: Any) -> str:
-        """Return what the compact form of ``parent`` prints in front of the entries of this node."""
+        """Return the text that the compact form of ``parent`` prints in front of the entries of this node."""
         name = type(self).__name__
         return "" if name == "TensorDict" else name
 
@@ -135,7 +135,7 @@ class Representation(Node):
         return html.page(html.section(self, type(self).__name__, ordered))
 
     def _ipython_key_completions_(self) -> list[Any]:
-        """Return what IPython and notebooks offer after ``td["``: the keys, and the nested ones as tuples.
+        """Return the completions of IPython and notebooks after ``td["``: the keys, and the nested ones as tuples.
 
         >>> TensorDict({"a": torch.zeros(1), "b": {"c": torch.zeros(1)}})._ipython_key_completions_()
         ['a', 'b', ('b', 'c')]

@@ -60,7 +60,7 @@ def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, .
 
 
 def _merge_values(target: Any, key: str, values: list[Any], callbacks: Any, prefix: tuple[str, ...]) -> None:
-    """Store what becomes of the values of several nodes under one key; ``target`` may hold a copy of the first."""
+    """Store the merged value of several nodes under one key; ``target`` may hold a copy of the first."""
     first = values[0]
     nodes = [value for value in values if isinstance(value, Node) and not value._is_opaque]
     callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks

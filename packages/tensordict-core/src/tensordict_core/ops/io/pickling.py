@@ -45,7 +45,7 @@ def _has_own_storage(tensor: Tensor) -> bool:
 
 @lru_cache(256)
 def _slots(cls: Any) -> list[str]:
-    """Return the names of what a node keeps; cached, because a pickle would spend a third of its time here."""
+    """Return the names of the attributes that a node keeps; cached, because finding them takes a third of a pickle."""
     names: list[str] = []
     for base in cls.__mro__:
         own = base.__dict__.get("__slots__", ())

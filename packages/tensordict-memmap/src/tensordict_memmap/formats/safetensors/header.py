@@ -184,7 +184,7 @@ def file_order(forms: Sequence[Form]) -> list[int] | None:
 
 
 def dump_header(names: Sequence[str], forms: Sequence[Form], ends: Sequence[int], metadata: Mapping[str, str]) -> bytes:
-    r"""Return the start of a file, its length included, padded with spaces so that what follows is aligned.
+    r"""Return the start of a file, its length included, padded with spaces so that the following bytes are aligned.
 
     Args:
         names: The names of the tensors, in the order of their bytes.
@@ -316,7 +316,7 @@ def _stand_for_themselves(names: str) -> bool:
 
 
 def _only_texts(start: str) -> dict[str, str]:
-    """Return the texts in what comes before the first name, where nothing else does."""
+    """Return the texts before the first name, if nothing else is there."""
     if start == "{":
         return {}
     opening = f"{start.removesuffix(',')}}}".encode()

@@ -48,7 +48,7 @@ class Workers(Protocol):
         """Start a chunk; the handle waits for its result."""
 
     def close(self) -> None:
-        """End what was started for the job."""
+        """End the workers that were started for the job."""
 
 
 def worker_count(num_workers: int | None) -> int:
