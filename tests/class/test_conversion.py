@@ -191,3 +191,23 @@ def test_values_by_field_in_the_attribute_of_a_state_dict_load():
     assert named.x.all() and named.label == "b"
     named.load_state_dict(Named(torch.zeros(3), "c", batch_size=[3]).state_dict())
     assert not named.x.any() and named.label == "c"
+
+
+def test_from_dict_instance_takes_the_defaults_of_fields_that_the_dictionary_lacks():
+    class Default(TensorClass):
+        x: torch.Tensor
+        label: str = "d"
+        y: torch.Tensor | None = None
+
+    instance = Default(torch.zeros(3), "own", batch_size=[3])
+    out = instance.from_dict_instance({"x": torch.ones(3)}, batch_size=[3])
+    assert out.label == "d" and out.y is None and sorted(out.keys()) == ["label", "x"]
+    assert TensorDict({"n": instance}).from_dict_instance({"n": {"x": torch.ones(3)}})["n"].label == "d"
+    assert instance.from_dict_instance({"x": torch.ones(3), "label": "new"}).label == "new"
+
+
+def test_a_foreign_key_of_a_source_is_an_error_of_each_kind():
+    for write in (Named(torch.zeros(3)).update_, Named(torch.zeros(3)).update):
+        for error in (ValueError, KeyError, AttributeError):
+            with pytest.raises(error, match=r"^Keys from the tensordict \('typo'\)"):
+                write({"typo": torch.ones(3)})

@@ -203,3 +203,21 @@ def test_nested_tensors_hold_lazy_elements_that_stack_and_no_ragged_ones():
     for refused in (lambda td: td.densify(), lambda td: td.get("x", as_nested_tensor=True)):
         with pytest.raises(RuntimeError, match=r"key 'x': their shapes are \[\[3\], \[4\]\]"):
             refused(LazyStackedTensorDict(*[ragged(torch.zeros(3), torch.zeros(4))] * 2))
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda td: td.repeat(1, 2),
+        lambda td: td.tile(2),
+        lambda td: td.repeat_interleave(2, 0),
+        lambda td: td.repeat_interleave(torch.tensor([1, 2, 0]), 1),
+    ],
+)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_repetition_keeps_the_lazy_stack_of_a_nested_stack(operation, dim):
+    node = TensorDict({"a": rows(2, 3, 4)}, [2, 3])
+    stack = LazyStackedTensorDict(*node.unbind(dim), stack_dim=dim)
+    result = operation(TensorDict({"n": stack}, [2, 3]))["n"]
+    assert type(result) is LazyStackedTensorDict and result.stack_dim == dim
+    assert_close(result.to_tensordict(), operation(node))

@@ -380,3 +380,21 @@ def test_a_new_entry_of_a_view_of_a_lazy_stack_is_in_all_elements(part, expected
     view["n", "new"] = torch.ones(view.batch_size)
     assert (view["new"] == 1).all() and (view["n", "new"] == 1).all()
     assert td["new"].tolist() == td["n", "new"].tolist() == expected
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (3, 4, 1), (1, 3, 4, 5), ()])
+@pytest.mark.parametrize("index", [slice(0, 2), torch.tensor([1]), [1, 0], None, torch.tensor([True, False])], ids=str)
+def test_set_at_broadcasts_as_for_a_dense_tensordict(dim, shape, index):
+    dense = TensorDict({"a": torch.zeros(2, 3, 4, 5)}, [2, 3, 4])
+    stack = LazyStackedTensorDict(*dense.clone().unbind(dim), stack_dim=dim)
+    value = torch.rand(shape)
+    stack.set_at_("a", value, index)
+    torch.testing.assert_close(stack["a"], dense.set_at_("a", value, index)["a"])
+
+
+def test_set_at_refuses_what_a_dense_tensordict_refuses():
+    for td in (even(), even().to_tensordict()):
+        for shape in [(3,), (2, 3)]:
+            with pytest.raises(RuntimeError):
+                td.set_at_("a", torch.ones(shape), slice(0, 2))

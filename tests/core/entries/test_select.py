@@ -20,6 +20,7 @@ from tensordict_core import (
     dense_stack_tds,
     is_leaf_nontensor,
     lazy_stack,
+    merge_tensordicts,
     pad,
     pad_sequence,
     unpad_sequence,
@@ -374,3 +375,28 @@ def test_empty_keeps_the_nested_tensordicts_of_ragged_stacks():
     rows = [TensorDict({"a": torch.ones(width), "n": {"x": torch.ones(width)}}) for width in (1, 2)]
     empty = lazy_stack(rows).empty(recurse=True, batch_size=[2])
     assert list(empty.keys(True)) == ["n"] and empty["n"].batch_size == (2,)
+
+
+def test_pad_sequence_leaves_unbatched_tensors_as_they_are():
+    tds = [TensorDict({"a": torch.ones(n, 3), "u": UnbatchedTensor(torch.arange(2))}, [n]) for n in (1, 2)]
+    padded = pad_sequence(tds, return_mask=True)
+    assert padded.get("u").tensor.tolist() == [0, 1] and padded.get("u").batch_size == (2, 2)
+    assert padded["masks", "a"].tolist() == [[True, False], [True, True]] and "u" not in padded["masks"]
+    wide = [TensorDict({"a": torch.ones(2, n), "u": UnbatchedTensor(torch.arange(3))}, [2]) for n in (1, 2)]
+    assert pad_sequence(wide, pad_dim=1)["a"].tolist() == [[[1.0, 0.0]] * 2, [[1.0, 1.0]] * 2]
+
+
+@pytest.mark.parametrize("method", ["cat_tensors", "stack_tensors"])
+def test_combining_an_entry_with_itself_loses_nothing(method):
+    td = TensorDict({"a": torch.arange(2), "n": {"b": torch.zeros(2)}})
+    for keys in [("a", "a"), (("n", "b"), "a", ("n", "b"))]:
+        with pytest.raises(KeyError, match="keep_entries=True"):
+            getattr(td, method)(*keys, out_key="c")
+    assert td["a"].tolist() == [0, 1] and td["n", "b"].tolist() == [0, 0]
+    assert getattr(td, method)("a", "a", out_key="c", keep_entries=True)["c"].flatten().tolist() == [0, 1, 0, 1]
+
+
+def test_a_dictionary_that_is_a_value_stays_one_in_a_merge():
+    values = [TensorDict({"s": NonTensorData({"k": i}), "n": {"a": i}}) for i in range(2)]
+    merged = merge_tensordicts(*values, callback_exist=lambda *found: found[-1])
+    assert merged["s"] == {"k": 1} and merged["n", "a"] == 1

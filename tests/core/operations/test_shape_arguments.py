@@ -97,3 +97,31 @@ def test_replacing_nothing_gives_the_tensordict_itself(td):
 def test_the_empty_tuple_is_not_a_key(td):
     with pytest.raises(TypeError):
         () in td.keys(True)  # noqa: B015 (for its error)
+
+
+def test_permute_moves_the_first_dimensions_and_keeps_the_others():
+    td = TensorDict({"a": torch.rand(2, 3, 4, 5)}, [2, 3, 4], names=["x", "y", "z"])
+    part = td.permute(1, 0)
+    assert part.batch_size == (3, 2, 4) and part.names == ["y", "x", "z"]
+    torch.testing.assert_close(part["a"], td["a"].permute(1, 0, 2, 3))
+    assert td.permute() is td and td.permute(0) is td
+    for dims in [(1,), (2, 0), (0, 0), (5,)]:
+        with pytest.raises(ValueError, match="permutation"):
+            td.permute(*dims)
+
+
+def test_view_takes_the_batch_size_beside_the_same_shape(td):
+    assert td.view(3, batch_size=[3]).batch_size == td.view(-1, batch_size=[3]).batch_size == (3,)
+    with pytest.raises(TypeError, match=r"the shape \[3\] and batch_size=\[1\]"):
+        td.view(3, batch_size=[1])
+
+
+def test_flatten_of_one_dimension_has_the_same_tensors(td):
+    flat = td.flatten(1, 1)
+    assert flat is not td and flat["a"] is td["a"]
+
+
+def test_two_ellipses_are_an_index_error_and_a_runtime_error(td):
+    for error in (IndexError, RuntimeError):
+        with pytest.raises(error, match="ellipses"):
+            td[..., ...]

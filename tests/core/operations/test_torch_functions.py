@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tensordict_core import (
+    LazyStackedTensorDict,
     NonTensorData,
     TensorDict,
     assert_allclose_td,
@@ -208,3 +209,18 @@ def test_a_shape_that_does_not_concatenate_is_reported_with_its_path():
         torch.cat([left, right])
     assert caught.value.__notes__ == ["while concatenating key 'n'"]
     assert torch.cat([left, left[:1]])["n", "x"].shape == (3, 3)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_loss_of_lazy_stacks_is_reduced_over_all_elements(nested):
+    stacks = [
+        lazy_stack([TensorDict({"a": torch.full((3,), value)}, [3]) for value in pair])
+        for pair in [(1.0, 2.0), (1.0, 4.0)]
+    ]
+    if nested:
+        stacks = [TensorDict({"n": stack}) for stack in stacks]
+    for reduction, expected in {"mean": 1.0, "sum": 6.0}.items():
+        loss = torch.nn.functional.l1_loss(*stacks, reduction=reduction)
+        assert loss.batch_size == () and [leaf.item() for leaf in loss.values(True, True)] == [expected]
+    whole = torch.nn.functional.l1_loss(*stacks, reduction="none")
+    assert type(whole["n"] if nested else whole) is LazyStackedTensorDict

@@ -41,6 +41,12 @@ class UnknownFieldError(AttributeError, ValueError):
     """A name is neither a field nor another attribute."""
 
 
+class ForeignKeyError(UnknownFieldError, KeyError):
+    """A source has keys that are not fields."""
+
+    __str__ = Exception.__str__  # that of KeyError shows the representation of the message
+
+
 class UnknownFlagError(TypeError, ValueError):
     """Brackets hold something that is not a flag."""
 
@@ -147,9 +153,9 @@ def list_length(name: str, batch_size: Iterable[int]) -> ListLengthError:
     )
 
 
-def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> UnknownFieldError:
+def foreign_keys(cls: type[Any], keys: Iterable[str], fields: Iterable[str]) -> ForeignKeyError:
     """Make the error for entries that are not fields."""
-    return UnknownFieldError(
+    return ForeignKeyError(
         f"Keys from the tensordict ({_shown(sorted(keys))}) must correspond to the class attributes of {cls.__name__} "
         f"({_shown(fields)}); exclude or rename the others first"
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from tensordict_class import errors
 from tensordict_core.extension import TensorCollection
 
-__all__ = ["Declaration", "declare", "has_no_default", "install_readers", "reader"]
+__all__ = ["Declaration", "declare", "default_of", "has_no_default", "install_readers", "reader"]
 
 _ALWAYS_FREE = frozenset({"data", "isinf", "long", "short"})
 """Members that a field may hide without ``shadow``: classes of saved data have fields of these names."""
@@ -87,6 +87,11 @@ def _same_default(parent: dataclasses.Field[Any] | None) -> Any:
     if parent.default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=parent.default_factory)
     return dataclasses.field(default=parent.default)
+
+
+def default_of(field: Any) -> Any:
+    """Return the default value of a field that has one."""
+    return field.default if field.default is not dataclasses.MISSING else field.default_factory()
 
 
 def has_no_default(field: dataclasses.Field[Any]) -> bool:

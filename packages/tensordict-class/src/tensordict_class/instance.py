@@ -6,7 +6,6 @@ The keys of an instance are its fields. Values are cast when they are written, a
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from tensordict_class import errors
 from tensordict_class.casting import Annotation, Rule, class_of
-from tensordict_class.fields import Declaration, has_no_default
+from tensordict_class.fields import Declaration, default_of, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
 from tensordict_class.stacks import STACK_MEMBERS, keys_anywhere, stack_member
@@ -237,9 +236,9 @@ class Instance(Forwarding):
         return super().update_(input_dict_or_td, clone, **options, **kwargs)
 
     def _plan_write(self, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
-        if index is not None:
+        if index is not None or not isinstance(source, Instance):
             self._refuse_foreign(source)
-        elif isinstance(source, Instance):
+        else:
             source = self._without_unset_values(source)
         super()._plan_write(index, source, plan, prefix)
 
@@ -352,7 +351,9 @@ class Instance(Forwarding):
 
     @classmethod
     def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
-        return cls.from_dict(entries, **options)
+        fields = [f for f in cls._declaration.fields if f.name not in entries and not has_no_default(f)]
+        defaults = {f.name: value for f in fields if (value := default_of(f)) is not None}
+        return cls.from_dict({**entries, **defaults}, **options)
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> TensorDict:
         """Return the fields that are set as a plain tensordict at every level; tensors are copied.
@@ -493,8 +494,4 @@ def _with_classes(cls: type[Any], tensordict: Any) -> Any:
 def run_post_init(self: Any) -> None:
     """Run the ``__post_init__`` of an instance that no constructor made, if it needs no arguments."""
     if hasattr(type(self), "__post_init__") and not any(has_no_default(f) for f in self._declaration.init_vars):
-        self.__post_init__(*[_value(f) for f in self._declaration.init_vars])
-
-
-def _value(field: Any) -> Any:
-    return field.default if field.default is not dataclasses.MISSING else field.default_factory()
+        self.__post_init__(*[default_of(f) for f in self._declaration.init_vars])

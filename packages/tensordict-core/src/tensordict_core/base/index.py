@@ -229,7 +229,7 @@ class Index:
         for part in parts:
             if part is Ellipsis:
                 if seen:
-                    raise IndexError(
+                    raise errors.IndexCountError(
                         "the index has several ellipses ('...') and can have a single ellipsis; use ':' for the others"
                     )
                 seen = True

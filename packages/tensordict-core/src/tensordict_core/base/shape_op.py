@@ -248,6 +248,10 @@ class Expand(ShapeOp):
         return Expand(_without(self.old, stack_dim), _without(self.new, new_dim), self.one_value), new_dim
 
 
+def _same(tensor: Tensor, size: torch.Size) -> Tensor:
+    return tensor
+
+
 def _view(tensor: Tensor, shape: torch.Size) -> Tensor:
     # torch parses a shape tuple half as fast as separate sizes, and view() needs at least one size
     return tensor.view(*shape) if shape else torch.reshape(tensor, shape)
@@ -261,7 +265,8 @@ class Reshape(ShapeOp):
     def __init__(self, old: torch.Size, new: torch.Size, copies: bool) -> None:
         ShapeOp.__init__(self, old, new)  # as in Unsqueeze
         self.copies = copies
-        self._function = torch.reshape if copies else _view
+        # the result of torch.flatten of one dimension is the tensor itself
+        self._function = _same if old == new else torch.reshape if copies else _view
 
     def leaf(self, tensor: Tensor) -> Tensor:
         """Apply the operation to a leaf."""
@@ -306,9 +311,13 @@ class Reshape(ShapeOp):
 
 
 class BatchOp(ShapeOp):
-    """A shape operation defined by a function of a leaf, which may need leaves on some device."""
+    """A shape operation defined by a function of a leaf, which may need leaves on some device.
 
-    __slots__ = ("_names", "device", "function")
+    Args:
+        stacked: Whether the result of a lazy stack is a lazy stack along the same dimension.
+    """
+
+    __slots__ = ("_names", "device", "function", "stacked")
 
     def __init__(
         self,
@@ -319,8 +328,10 @@ class BatchOp(ShapeOp):
         names: Callable[[tuple[str | None, ...]], tuple[str | None, ...]] | None = None,
         lock: bool = False,
         device: torch.device | None = None,
+        stacked: bool = False,
     ) -> None:
         super().__init__(old, new, lock)
+        self.stacked = stacked
         self.function = function
         self.device = device
         self._names = names

@@ -42,13 +42,15 @@ def _by_leaf(function: Callable[..., Tensor]) -> Callable[..., Any]:
         if not (isinstance(input, Node) and isinstance(target, Node)):
             wrong = target if isinstance(input, Node) else input
             raise errors.no_loss(name, wrong)
+        whole = (reduction == "none" and size_average is None and reduce is None) or reduce is False
+        if not whole:  # a lazy stack keeps its elements apart
+            input = input._solid()
         leaves = input._leaves()
         targets, _ = match(name, input, leaves, target)
         results = [
             function(mine, theirs, size_average, reduce, reduction, *args, **kwargs)
             for mine, theirs in zip(leaves, targets, strict=True)
         ]
-        whole = (reduction == "none" and size_average is None and reduce is None) or reduce is False
         return input._rebuild(iter(results), UNLOCKED if whole else _SCALAR)
 
     return handler

@@ -14,6 +14,7 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.lazy.columns import check_padding_side, padded_to
+from tensordict_core.ops.factories.reduction import batched
 from tensordict_core.ops.masking import pad_values
 from tensordict_core.ops.shape.combine import check_out, lazy_stack, stack
 
@@ -158,8 +159,12 @@ def pad_sequence(
             "it to a TensorDict first"
         )
     first = nodes[0]
-    keys = first._leaf_keys()
-    columns = _columns(nodes, keys)
+    names = first._leaf_keys()
+    # an unbatched tensor has no rows to pad
+    found = [
+        pair for pair, has in zip(zip(names, _columns(nodes, names), strict=True), batched(first), strict=True) if has
+    ]
+    keys, columns = [key for key, _ in found], [column for _, column in found]
     dims, in_batch = _pad_dims(first, keys, [column[0] for column in columns], pad_dim)
     values = _values_by_key(padding_value, keys)
     padded: list[list[Tensor]] = []
@@ -175,7 +180,7 @@ def pad_sequence(
         padded.append(rows)
         if return_mask is not False:
             masks.append(_mask(ends, rows[0].shape[dim], rows[0].device))
-    result = _stack_padded(nodes, padded, dims[0] if dims else pad_dim, in_batch, padding_side)
+    result = _stack_padded(nodes, keys, padded, dims[0] if dims else pad_dim, in_batch, padding_side)
     if return_mask is not False:
         _store_masks(result, keys, masks, dims, in_batch, "masks" if return_mask is True else return_mask)
     if out is None:
@@ -197,13 +202,15 @@ def _columns(nodes: list[Any], keys: list[Any]) -> list[list[Tensor]]:
     return [[table[key] for table in tables] for key in keys]
 
 
-def _stack_padded(nodes: list[Any], padded: list[list[Tensor]], dim: int, in_batch: bool, side: str) -> Any:
+def _stack_padded(
+    nodes: list[Any], keys: list[Any], padded: list[list[Tensor]], dim: int, in_batch: bool, side: str
+) -> Any:
     """Return the tensordicts with their padded leaves, stacked."""
-    keys = nodes[0]._leaf_keys()
     longest = max(node._meta.batch_size[dim] for node in nodes) if in_batch else 0
     rows = []
     for i, node in enumerate(nodes):
-        by_key = {key: column[i] for key, column in zip(keys, padded, strict=True)}
+        by_key = dict(zip(node._leaf_keys(), node._leaves(), strict=True))
+        by_key.update({key: column[i] for key, column in zip(keys, padded, strict=True)})
         leaves = iter([by_key[key] for key in node._leaf_keys()])
         if not in_batch:
             rows.append(node._rebuild(leaves, UNLOCKED))

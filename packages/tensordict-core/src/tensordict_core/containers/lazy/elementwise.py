@@ -158,11 +158,6 @@ class LazyElementwise(TensorDictBase, abstract=True):
         defaults = self._parts_of_default(default, keys)
         return self._restacked(_once(lambda td, part: td.separates(*keys, default=part, **options), tds, defaults))
 
-    def repeat(self: Any, *repeats: Any, inplace: bool = False) -> Any:
-        """Return a lazy stack with the batch repeated along each batch dimension."""
-        result = super().repeat(*repeats, inplace=inplace)
-        return result if inplace else self._in_slices(result, self.stack_dim)
-
     def repeat_interleave(
         self: Any, repeats: Any, dim: int | None = None, *, output_size: int | None = None, inplace: bool = False
     ) -> Any:
@@ -172,8 +167,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
             inner = at - (at > self.stack_dim)
             result = self._restacked([td.repeat_interleave(repeats, inner) for td in self.tensordicts])
             return self._in_place(result.lock_() if self._locked else result, inplace)
-        result = super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
-        return result if inplace else self._in_slices(result, 0 if dim is None else self.stack_dim)
+        return super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
 
     def _in_slices(self: Any, result: Any, dim: int) -> Any:
         """Return a result that was computed densely, as a lazy stack of its slices along a dimension."""

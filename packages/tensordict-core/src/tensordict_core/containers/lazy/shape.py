@@ -65,6 +65,8 @@ class LazyReshaping:
         keeps_class = any(map(is_tensorclass, tds))  # the rows of a dense stack would be plain tensordicts
         if not keeps_class and not self._is_ragged() and not (isinstance(op, Reshape) and not op.copies):
             result = self._solid()._reshape(op)
+            if isinstance(op, BatchOp) and op.stacked:
+                return self._in_slices(result, at)
             if not (isinstance(op, Reshape) and op.new):
                 return result
             rows = result._unbind(0)

@@ -335,7 +335,7 @@ class KeyFlattening(Node):
             The tensordict itself.
 
         Raises:
-            KeyError: There is no such entry.
+            KeyError: There is no such entry, or it is named twice and would be removed.
             RuntimeError: The tensordict is locked, or the result does not start with the batch size.
 
         >>> TensorDict({"a": torch.zeros(1), "b": torch.ones(2)}).cat_tensors("a", "b", out_key="c")["c"]
@@ -356,7 +356,7 @@ class KeyFlattening(Node):
             The tensordict itself.
 
         Raises:
-            KeyError: There is no such entry.
+            KeyError: There is no such entry, or it is named twice and would be removed.
             RuntimeError: The tensordict is locked, or the result does not start with the batch size.
 
         >>> TensorDict({"a": torch.zeros(2), "b": torch.ones(2)}).stack_tensors("a", "b", out_key="c")["c"].shape
@@ -383,6 +383,11 @@ class KeyFlattening(Node):
         combined = function(entries, dim)
         if keep_entries:
             return self.set(out_key, combined)
+        paths = [unravel_key(key) for key in keys]
+        if len(set(paths)) < len(paths):
+            raise KeyError(
+                f"{what} removes the entries that it combines, and {paths} has one twice; pass keep_entries=True"
+            )
         for key in keys:
             self.del_(key)
         try:

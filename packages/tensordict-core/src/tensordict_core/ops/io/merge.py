@@ -69,8 +69,11 @@ def _merge_values(target: Any, key: str, values: list[Any], callbacks: Any, pref
             target._store(key, first._clone(False))
         _merge(target._get(key), nodes, callbacks, (*prefix, key))
     elif callback is not None and len(values) > 1:
-        plain = [value._entry_value() if isinstance(value, Node) else value for value in values]
-        target._store(key, callback(*plain))
+        result = callback(*[value._entry_value() if isinstance(value, Node) else value for value in values])
+        if isinstance(result, dict) and not nodes:  # one of the values, and no nested tensordict
+            target.set_non_tensor(key, result)
+        else:
+            target._store(key, result)
     elif target._get(key) is None:
         target._store(key, first._clone(False) if isinstance(first, Node) else first)
 

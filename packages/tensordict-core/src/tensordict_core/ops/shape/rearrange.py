@@ -21,11 +21,17 @@ class Rearrangement(Shape):
     __slots__ = ()
 
     def _batch_op(
-        self, function: Any, new: Sequence[int] | None = None, names: Any = None, device: torch.device | None = None
+        self,
+        function: Any,
+        new: Sequence[int] | None = None,
+        names: Any = None,
+        device: torch.device | None = None,
+        stacked: bool = False,
     ) -> Self:
         size = self._meta.batch_size
         new_size = size if new is None else torch.Size(new)
-        return self._reshape(BatchOp(size, new_size, function, names=names, lock=True, device=device))
+        op = BatchOp(size, new_size, function, names=names, lock=True, device=device, stacked=stacked)
+        return self._reshape(op)
 
     def flip(self, *args: Any, dims: int | Sequence[int] | None = None) -> Self:
         """Return a copy with the positions along the batch dimensions ``dims`` in reverse order.
@@ -123,9 +129,10 @@ class Rearrangement(Shape):
                 f"{list(counts)} for batch size {list(size)}; use expand to add dimensions"
             )
         new = [n * c for n, c in zip(size, counts, strict=True)]
-        return self._in_place(
-            self._batch_op(lambda leaf: leaf.repeat(*counts, *(1,) * (leaf.ndim - len(counts))), new), inplace
+        repeated = self._batch_op(
+            lambda leaf: leaf.repeat(*counts, *(1,) * (leaf.ndim - len(counts))), new, stacked=True
         )
+        return self._in_place(repeated, inplace)
 
     def tile(self, *args: Any, dims: int | Sequence[int] | None = None) -> Self:
         """Return a copy with the batch repeated, as ``repeat``; missing leading counts or sizes are 1.
@@ -170,7 +177,10 @@ class Rearrangement(Shape):
         device = None if isinstance(repeats, int) else repeats.device
         return self._in_place(
             self._batch_op(
-                lambda leaf: leaf.repeat_interleave(repeats, at, output_size=output_size), new, device=device
+                lambda leaf: leaf.repeat_interleave(repeats, at, output_size=output_size),
+                new,
+                device=device,
+                stacked=True,
             ),
             inplace,
         )

@@ -87,7 +87,8 @@ class Shape(Node):
         Args:
             *shape: The new batch size, in which one size may be ``-1`` and is inferred; or the dtype of the view.
             size: The new batch size, by name.
-            batch_size: The same under another name; with a dtype, the batch size of the result.
+            batch_size: With a dtype, the batch size of the result; otherwise the new batch size, which may be given
+                beside the same shape.
 
         Raises:
             RuntimeError: The sizes do not fit, or a leaf's strides do not allow a view.
@@ -99,8 +100,13 @@ class Shape(Node):
             dtype = shape[0]
             viewed: Self = self.apply(lambda leaf: leaf.view(dtype), batch_size=batch_size)
             return viewed
-        given = size if batch_size is None else batch_size
-        return self._regroup(sizes_of("view", shape, "size", given), "view", False)
+        if batch_size is None or (not shape and size is None):
+            given = size if batch_size is None else batch_size
+            return self._regroup(sizes_of("view", shape, "size", given), "view", False)
+        view = self.view(*shape, size=size)
+        if view.batch_size != torch.Size(batch_size):
+            raise TypeError(f"view got the shape {list(view.batch_size)} and batch_size={batch_size}; give one of them")
+        return view
 
     def reshape(self, *shape: Any, size: Sequence[int] | None = None, inplace: bool = False) -> Self:
         """Return the data with another batch size; leaves that cannot be viewed are copied.
@@ -163,8 +169,10 @@ class Shape(Node):
     def permute(self, *args: Any, dims: Sequence[int] | None = None) -> Self:
         """Return the batch dimensions in another order.
 
+        Dimensions after those that are named stay in their places.
+
         Raises:
-            ValueError: The order does not name each batch dimension once.
+            ValueError: The order does not name the first batch dimensions once each.
 
         >>> TensorDict({"a": torch.zeros(3, 4, 5)}, [3, 4]).permute(1, 0)["a"].shape
         torch.Size([4, 3, 5])
@@ -175,12 +183,13 @@ class Shape(Node):
             normal = tuple(normal_dim(d, size) for d in order)
         except IndexError:
             normal = ()
-        if sorted(normal) != list(range(len(size))):
+        if len(normal) != len(order) or sorted(normal) != list(range(len(normal))):
             raise ValueError(
                 f"Cannot compute the permutation, got dims={list(order)} but expected a permutation of "
                 f"{list(range(len(size)))}: Received an permutation order incompatible with the tensordict shape; name "
                 "each batch dimension once, and no dimension of the entries"
             )
+        normal += tuple(range(len(normal), len(size)))
         if normal == tuple(range(len(size))) and not self._inmost()._is_lazy_stack:
             return self._unchanged()
         return self._rearranged(Permute(size, normal))
