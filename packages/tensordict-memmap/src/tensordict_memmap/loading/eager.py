@@ -26,14 +26,19 @@ from tensordict_memmap.tensor.mapping import Place, places_of
 
 __all__ = ["in_memory", "is_worth_reading", "prefetch"]
 
-_BLOCK_BYTES = JOB_BYTES
-"""The maximum number of bytes that one request reads; they fit into a pinned block."""
+_BLOCK_BYTES = 1 << 20
+"""The maximum number of bytes that one request reads into memory. Larger blocks leave the cache of the processor
+before they are copied, and take up to 1.5 times as long."""
+_PINNED_BYTES = JOB_BYTES
+"""The maximum number of bytes that one request reads on the way to a GPU; they fit into a pinned block."""
 _MAX_GAP = 1 << 16
 """A gap of at most this many bytes between two tensors is read and discarded, which is faster than a second request."""
 _MOST_PARTS = 512
 """The maximum number of tensors that one request fills; the limit of Linux is 1,024."""
 _THREADS = 16
-"""The number of reader threads; they wait for a disk or a network, so it does not depend on the number of cores."""
+"""The number of threads that read from a network or for a GPU; they wait, so it does not depend on the processors."""
+_DISK_THREADS = 4
+"""The minimum number of threads that read from a disk, where more of them than processors take longer."""
 
 
 Target = memoryview | torch.Tensor
@@ -79,15 +84,21 @@ def in_memory(loaded: Any, device: torch.device | None = None) -> Any:
             made[id(tensor)] = new = torch.empty(tensor.shape, dtype=tensor.dtype, device=target)
             own = new.reshape(-1).view(torch.uint8)
             at = place.offset + tensor.data_ptr() - place.address
+            if device is None:
+                syscalls.prefer_huge_pages(own.data_ptr(), own.nbytes)
             wanted.append((place, at, own.numpy().data if device is None else own))
         else:
             made[id(tensor)] = tensor.to(target, copy=True)
-    read = _read
+    read, block, threads = _read, _BLOCK_BYTES, _THREADS
     if device is not None:
         # memory of the new tensors may still be in use by earlier work of the caller's stream
         ready = torch.cuda.current_stream(device).record_event()
-        read = functools.partial(_read_to_gpu, device, ready)
-    executor.run([[functools.partial(read, one)] for one in _reads(wanted)], threads=_THREADS)
+        read, block = functools.partial(_read_to_gpu, device, ready), _PINNED_BYTES
+    elif wanted and not is_on_network(wanted[0][0].filename):
+        threads = max(_DISK_THREADS, executor.default_threads())
+    jobs = [functools.partial(read, one) for one in _reads(wanted, block)]
+    share = -(-len(jobs) // threads) or 1  # consecutive blocks for each thread, which the system reads ahead
+    executor.run([jobs[first : first + share] for first in range(0, len(jobs), share)], threads=threads)
 
     def new_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(target, copy=True) if tensor.is_nested else made[id(tensor)]
@@ -102,8 +113,8 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
     return found
 
 
-def _reads(wanted: Iterable[tuple[Place, int, Target]]) -> Iterator[_Read]:
-    """Yield the requests that fill parts of memory from places in files."""
+def _reads(wanted: Iterable[tuple[Place, int, Target]], block: int) -> Iterator[_Read]:
+    """Yield the requests of at most ``block`` bytes that fill parts of memory from places in files."""
     dropped = memoryview(bytearray(_MAX_GAP))
     place: Place | None = None
     begin = end = 0
@@ -118,10 +129,10 @@ def _reads(wanted: Iterable[tuple[Place, int, Target]]) -> Iterator[_Read]:
             parts.append(dropped[:gap])
             end += gap
         while len(own):
-            free = _BLOCK_BYTES - (end - begin)
+            free = block - (end - begin)
             if free <= 0:
                 yield _Read(place, begin, parts)
-                begin, parts, free = end, [], _BLOCK_BYTES
+                begin, parts, free = end, [], block
             parts.append(own[:free])
             end += min(len(own), free)
             own = own[free:]
@@ -164,7 +175,17 @@ def is_worth_reading(path: str | os.PathLike[str], loaded: Any) -> bool:
     """
     if not is_on_network(os.fspath(path)):
         return False
-    return 4 * sum(tensor.numel() * tensor.element_size() for tensor in _tensors(loaded)) <= syscalls.free_memory()
+    return 4 * sum(tensor.numel() * tensor.element_size() for tensor in _tensors(loaded)) <= free_memory()
+
+
+def free_memory() -> int:
+    """Return the bytes of memory that programs may take; 0 if the system does not report it."""
+    try:
+        with open("/proc/meminfo") as file:
+            found = next((line for line in file if line.startswith("MemAvailable:")), None)
+    except OSError:
+        return 0
+    return int(found.split()[1]) * 1024 if found is not None else 0
 
 
 def prefetch(td: Any, *keys: Any) -> Any:
