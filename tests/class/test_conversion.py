@@ -182,6 +182,19 @@ def test_a_lazy_stack_of_instances_converts_to_itself():
     assert sorted(stack.data_ptr().keys(True, True)) == [("0", "x"), ("1", "x")]
 
 
+@pytest.mark.parametrize(
+    "wrap", [dict, lambda state: TensorDict(state, [3]), lambda state: Sample(**state, batch_size=[3])]
+)
+def test_tensordicts_and_instances_are_loaded_as_state_dicts(wrap):
+    sample = Sample(torch.zeros(3), batch_size=[3])
+    x = sample.x
+    sample.load_state_dict(wrap({"x": torch.ones(3)}), strict=False)
+    assert sample.x is x and x.tolist() == [1, 1, 1]
+    assert sample.label == "none"
+    with pytest.raises(KeyError, match="'z'"):
+        sample.load_state_dict(TensorDict({"x": torch.ones(3), "z": torch.ones(3)}, [3]))
+
+
 def test_values_by_field_in_the_attribute_of_a_state_dict_load():
     state = OrderedDict({"x": torch.ones(3)})
     info = {"batch_size": torch.Size([3]), "device": None, "_type": "Named", "_non_tensor": {"label": "b"}}

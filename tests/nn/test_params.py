@@ -31,6 +31,23 @@ class Holder(nn.Module):
         self.params = params
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [dict, TensorDict, lambda state: TensorDictParams(TensorDict(state)), lambda state: TensorDict(state).lock_()],
+)
+def test_nested_states_are_loaded(wrap):
+    params = TensorDictParams(TensorDict({"a": torch.zeros(2), "n": {"b": torch.zeros(3), "i": torch.tensor(1)}}))
+    leaves = dict(params.items(True, True))
+    state = {"a": torch.ones(2), "n": {"b": torch.ones(3), "i": torch.tensor(5)}}
+    assert not any(params.load_state_dict(wrap(state)))
+    assert params["a"].tolist() == [1, 1] and params["n", "b"].tolist() == [1, 1, 1] and params["n", "i"] == 5
+    assert all(params[key] is leaf for key, leaf in leaves.items())
+    with pytest.raises(RuntimeError, match=r"n\.i"):
+        params.load_state_dict(wrap({"a": torch.ones(2), "n": {"b": torch.ones(3)}}))
+    with pytest.raises(RuntimeError, match=r"n\.z"):
+        params.load_state_dict(wrap({**state, "n": {**state["n"], "z": torch.ones(1)}}))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_casts_keep_the_objects_of_parameters_and_buffers(dtype):
     held = nn.Buffer(torch.arange(2.0))

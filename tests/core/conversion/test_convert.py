@@ -220,6 +220,16 @@ def test_from_dict_instance_keeps_the_types_of_nested_containers():
         td.from_dict_instance(3)
 
 
+def test_from_dict_instance_of_a_tensordict_keeps_its_batch_size_names_and_device():
+    source = TensorDict({"a": torch.ones(2, 3)}, [2], names=["time"], device="cpu")
+    td = TensorDict({"a": torch.zeros(4)}, [4])
+    found = td.from_dict_instance(source)
+    assert found.batch_size == (2,) and found.names == ["time"] and found.device == torch.device("cpu")
+    assert found["a"] is source["a"]
+    assert td.from_dict_instance(source, batch_size=[2, 3]).batch_size == (2, 3)
+    assert all(td.from_dict_instance(source, **{k: 2}).ndim == 2 for k in ("batch_dims", "auto_batch_size"))
+
+
 def test_make_tensordict_and_fromkeys():
     td = make_tensordict({"a": torch.zeros(2)}, b=torch.ones(2, 3), auto_batch_size=True)
     assert td.batch_size == torch.Size([2]) and td.sorted_keys == ["a", "b"]

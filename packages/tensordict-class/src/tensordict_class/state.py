@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensordict_class import errors
+from tensordict_core.extension import TensorCollection
 
 __all__ = ["loadable_state"]
 
@@ -25,6 +26,8 @@ def loadable_state(instance: Any, state: Mapping[str, Any], strict: bool) -> Map
     Raises:
         StateKeyError: An entry is no field, and ``strict`` is true.
     """
+    if isinstance(state, TensorCollection):
+        state = state.state_dict(keep_vars=True)
     rules = type(instance)._rules
     if instance._is_lazy_stack or "__stack_dim" in state:  # entries start with the positions of elements
         return state

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensordict_core import UnbatchedTensor
+from tensordict_core import UnbatchedTensor, is_non_tensor
+from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
 
-__all__ = ["check_names", "keep_buffers", "load_unbatched", "save_unbatched"]
+__all__ = ["check_names", "joined_keys", "keep_buffers", "load_unbatched", "save_unbatched"]
 
 
 def check_names(keys: Iterable[str], state: Mapping[str, Any], prefix: str) -> None:
@@ -19,6 +20,29 @@ def check_names(keys: Iterable[str], state: Mapping[str, Any], prefix: str) -> N
     for key in keys:
         if prefix + key in state:
             raise errors.same_name(prefix + key)
+
+
+def joined_keys(state: Any) -> Any:
+    """Return a state dict whose nested keys are joined by dots, from dictionaries or tensordicts in each other.
+
+    >>> joined_keys({"a": 1, "n": {"b": 2}})
+    {'a': 1, 'n.b': 2}
+    """
+    if not _is_nested(state) or not (isinstance(state, TensorCollection) or any(map(_is_nested, state.values()))):
+        return state
+    joined: dict[str, Any] = {}
+    for key, value in state.items():
+        if _is_nested(value):
+            joined.update((f"{key}.{name}", leaf) for name, leaf in joined_keys(value).items())
+        else:
+            joined[key] = value
+    return joined
+
+
+def _is_nested(value: Any) -> bool:
+    if isinstance(value, TensorCollection):
+        return not is_non_tensor(value) and not isinstance(value, UnbatchedTensor)
+    return isinstance(value, Mapping)
 
 
 def save_unbatched(values: Mapping[str, Any], state: dict[str, Any], prefix: str, keep_vars: bool) -> None:

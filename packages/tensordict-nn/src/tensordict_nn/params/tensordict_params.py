@@ -35,7 +35,7 @@ from tensordict_nn import errors
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
 from tensordict_nn.params.mapped import file_among, warn_of_file
 from tensordict_nn.params.operations import add_operations, pairs_of_leaves, plan_write
-from tensordict_nn.params.state import check_names, keep_buffers, load_unbatched, save_unbatched
+from tensordict_nn.params.state import check_names, joined_keys, keep_buffers, load_unbatched, save_unbatched
 
 __all__ = ["TensorDictParams"]
 
@@ -357,8 +357,8 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     def load_state_dict(  # type: ignore[override]  # containers' method returns the container
         self, state_dict: Any, *args: Any, from_flatten: bool = True, **kwargs: Any
     ) -> Any:
-        """Load a state as a module does, whatever ``from_flatten`` is."""
-        return nn.Module.load_state_dict(self, state_dict, *args, **kwargs)
+        """Load a state as a module does, nested or with joined keys, whatever ``from_flatten`` is."""
+        return nn.Module.load_state_dict(self, joined_keys(state_dict), *args, **kwargs)
 
     def __hash__(self) -> int:  # in Python, so that Dynamo traces `parameters()`, which puts modules into a set
         return id(self)

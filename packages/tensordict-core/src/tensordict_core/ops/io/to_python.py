@@ -287,7 +287,7 @@ class Conversion(Node):
         Args:
             input_dict: The dictionary.
             auto_batch_size: Whether the batch size is the longest shape prefix that all entries share.
-            batch_size: The batch size.
+            batch_size: The batch size; by default that of a tensordict, as are its names and device.
             device: The device to which every entry is moved.
             batch_dims: The maximum number of batch dimensions.
             names: A name (or ``None``) for each batch dimension.
@@ -305,6 +305,10 @@ class Conversion(Node):
             if isinstance(own, Node) and not own._is_opaque:
                 value = own.from_dict_instance(value, device=options.get("device"))
             entries[key] = value
+        sized = any(options.get(name) is not None for name in ("batch_size", "batch_dims", "auto_batch_size"))
+        if isinstance(input_dict, Node) and not sized:
+            meta = input_dict._meta
+            options = {"names": meta.names, "device": meta.device, **options, "batch_size": meta.batch_size}
         return self._from_entries(entries, **options)
 
     @classmethod
