@@ -254,3 +254,59 @@ def test_entries_of_some_elements_move_with_their_rows_in_place():
     stack.roll(1, 0, inplace=True)
     assert [sorted(part.keys()) for part in stack.tensordicts] == [[], ["m"], ["m"]]
     assert stack.tensordicts[2]["m"].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda td, key, value: td.set(key, value, inplace=True),
+        lambda td, key, value: td.setdefault(key, value, inplace=True),
+        lambda td, key, value: td.update({key: value}, inplace=True),
+        lambda td, key, value: td.update({key[0]: {key[1]: value}}, inplace=True),
+    ],
+    ids=["set", "setdefault", "update", "update of a nested dictionary"],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_writes_in_place_reach_the_elements_that_have_the_entry(write, nested):
+    stack = lazy_stack([TensorDict({"k": torch.tensor(1)}), TensorDict({})])
+    if nested:
+        stack = lazy_stack([stack, lazy_stack([TensorDict({"k": torch.tensor(2)}), TensorDict({})])], 1)
+    size = stack.batch_size
+    first = stack[(0,) * len(size)]["k"]
+    td = TensorDict({"s": stack}, size)
+    write(td, ("s", "k"), torch.full(size, 5))
+    assert first == 5
+    assert td["s", "k"].tolist() == torch.full(size, 5).tolist()
+
+
+def test_a_refused_write_in_place_adds_nothing_to_elements_that_lack_the_entry():
+    stack = lazy_stack([TensorDict({}), TensorDict({"k": torch.tensor(1)})])
+    with pytest.raises(RuntimeError, match="in place"):
+        stack.set("k", torch.ones(2, 3), inplace=True)
+    assert [list(td.keys()) for td in stack.tensordicts] == [[], ["k"]]
+    with pytest.raises(RuntimeError, match="locked"):
+        stack.lock_().set("k", torch.ones(2), inplace=True)
+
+
+def test_a_list_of_tensors_of_several_shapes_is_set_in_a_nested_lazy_stack():
+    td = TensorDict({"s": lazy_stack([TensorDict({}), TensorDict({})])}, [2])
+    td.set(("s", "a"), [torch.ones(1), torch.ones(2)])
+    assert [element["a"].shape for element in td["s"].tensordicts] == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda td: td.set_(("n", "k"), torch.ones(2)),
+        lambda td: td.set_at_(("n", "k"), 1.0, 0),
+        lambda td: td.del_(("n", "k")),
+        lambda td: td.rename_key_(("n", "k"), "z"),
+        lambda td: td.get_item_shape(("n", "k")),
+        lambda td: td.entry_class(("n", "k")),
+    ],
+    ids=["set_", "set_at_", "del_", "rename_key_", "get_item_shape", "entry_class"],
+)
+def test_a_key_through_tensors_of_several_shapes_is_a_key_error(call):
+    stack = lazy_stack([TensorDict({"n": torch.ones(1)}), TensorDict({"n": torch.ones(2)})])
+    with pytest.raises(KeyError, match="'n' is a Tensor"):
+        call(stack)

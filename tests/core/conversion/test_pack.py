@@ -90,3 +90,9 @@ def test_layouts_pickle_and_gradients_pass(td):
     assert pickle.loads(pickle.dumps(layout)) == layout
     layout.unpack(flat * 2)["p"].sum().backward()
     assert torch.equal(td["p"].grad, torch.full((5,), 2.0))
+
+
+@pytest.mark.parametrize("layout", [torch.ones(2), {"a": 1}, "a"], ids=["tensor", "dictionary", "string"])
+def test_a_layout_of_another_type_is_a_type_error(layout):
+    with pytest.raises(TypeError, match="layout is a PackLayout"):
+        TensorDict({"a": torch.ones(2, 3)}, [2]).pack(layout=layout)

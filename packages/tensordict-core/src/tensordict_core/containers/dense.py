@@ -342,8 +342,9 @@ class TensorDict(TensorDictBase):
     def _index(self, index: Index) -> Any:
         try:
             entries = self._indexed(index)
-        except RuntimeError:  # torch has no rows of strided nested tensors
-            if not self._has_nested_tensors():
+        except RuntimeError:
+            # index_select takes no strided nested tensors, and reports positions out of bounds as a RuntimeError
+            if index.rows is None and not self._has_nested_tensors():
                 raise
             entries = {
                 key: value._index(index) if isinstance(value, Node) else leaf_part(value, index.idx)

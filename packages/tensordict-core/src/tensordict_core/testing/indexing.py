@@ -165,6 +165,15 @@ class IndexTests(ContainerCase):
         with pytest.raises(error):
             self.make()[index]
 
+    @pytest.mark.parametrize(
+        "index",
+        [[9], torch.tensor([-9]), (slice(None), [0, 9]), (slice(None), torch.tensor([-9])), (..., torch.tensor([9]))],
+        ids=str,
+    )
+    def test_positions_out_of_bounds_are_an_index_error(self, index: Any) -> None:
+        with pytest.raises(IndexError):  # views and files look at positions when they read entries
+            self.make()[index].to_tensordict()
+
     def test_a_value_of_another_batch_size_is_refused(self) -> None:
         td = self.make()
         with pytest.raises(RuntimeError, match="batch size"):

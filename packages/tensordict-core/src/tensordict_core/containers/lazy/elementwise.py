@@ -195,7 +195,16 @@ class LazyElementwise(TensorDictBase, abstract=True):
             for td, part in zip(self.tensordicts, item, strict=True):
                 td.set(key, part, inplace, **kwargs)
             return self
+        if inplace and type(key) is str and self._is_partial(key):
+            return self.update({key: item}, inplace=True, **kwargs)
         return super().set(key, item, inplace, **kwargs)
+
+    _store = set
+
+    def _is_partial(self: Any, key: str) -> bool:
+        """Return whether only some elements, or some of their elements, have an entry."""
+        tds: Any = self.tensordicts if self._peek(key) is None else ()
+        return any(td._peek(key) is not None or (td._holds_slices and td._inmost()._is_partial(key)) for td in tds)
 
     def _is_one_for_each(self: Any, items: list[Any]) -> bool:
         """Return whether a list has a tensor for each element, and the tensors differ in shape."""
@@ -229,8 +238,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         """Plan the updates of nested tensordicts that only some elements have, which keep them; return the others."""
         rest, tds = {}, self.tensordicts
         for key, value in self._gathered(source.items()):
-            some = self._peek(key) is None and any(td._peek(key) is not None for td in tds)
-            if not some or not isinstance(value, dict):
+            if not isinstance(value, dict) or not self._is_partial(key):
                 rest[key] = value
                 continue
             if self._locked:
@@ -242,9 +250,16 @@ class LazyElementwise(TensorDictBase, abstract=True):
 
     def _plan_set(self: Any, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         value = super()._plan_set(key, item, plan, prefix)
-        if value is not None:
-            self._refuse_locked(f"set({key!r})")
-        return value
+        if value is None:
+            return None
+        self._refuse_locked(f"set({key!r})")
+        if not (plan.inplace and is_leaf_tensor(value) and self._is_partial(key)):
+            return value
+        for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):
+            entry = td._plan_set(key, part, plan, prefix)  # None for elements that have the entry, which is written
+            if entry is not None:
+                plan.then(functools.partial(td._set, key, entry))
+        return None
 
     # locks -----------------------------------------------------------------------------------------------------------
 

@@ -482,7 +482,12 @@ class Access(Node):
             raise errors.empty_key()
         node: Any = self
         for depth, name in enumerate(path[:-1]):
-            child = node._get(name)
+            try:
+                child = node._get(name)
+            except errors.StackError:  # tensors of several shapes in a lazy stack have no entries
+                child = node._peek(name)
+                if not is_leaf_tensor(child):
+                    raise
             if child is None:
                 raise errors.missing_key(path[: depth + 1], node._keys(), type(self).__name__)
             if is_leaf_tensor(child):

@@ -208,6 +208,8 @@ def _packable(items: Iterable[tuple[Any, Any]]) -> dict[Any, Tensor]:
 
 
 def _check_layout(layout: PackLayout, shapes: dict[Any, torch.Size], dim: int) -> None:
+    if not isinstance(layout, PackLayout):
+        raise TypeError(f"layout is a PackLayout, got {type(layout).__name__}; pass one that pack() returned")
     expected: Iterable[Any] = map(unravel_key, layout.keys)
     wanted = dict(zip(expected, layout.shapes, strict=True))
     if wanted.keys() != shapes.keys():
