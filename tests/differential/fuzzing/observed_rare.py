@@ -123,7 +123,7 @@ RARE = (
         calls="empty",
         kind="TypeError > result",
         theirs="'(bool|int)' has no len",
-        text=r"batch_size=(True|False|\d)",
+        text=r"batch_size=(True|False|-?\d)",
     ),
     seen(
         "a number or an array in `td.update_at_(",

@@ -8,11 +8,13 @@ container of the program, ours is consistent and the reference is not: rows of t
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from fuzzing import programs, structures
 from fuzzing.calls import Program
@@ -20,7 +22,7 @@ from fuzzing.outcomes import Broken, Difference, Leaf, Tree, differences, rows
 from fuzzing.predicates import spaces
 from fuzzing.structures import Node
 
-__all__ = ["DECIDED", "as_dense", "as_tensordict", "beside_values"]
+__all__ = ["DECIDED", "as_dense", "as_tensordict", "beside_values", "rows_move"]
 
 Change = Callable[[Node], Node]
 Explain = Callable[[Program, list[Difference]], str | None]
@@ -119,6 +121,36 @@ def as_tensordict(explain: Explain) -> Callable[[Program, Difference], bool]:
 
 
 def beside_values(explain: Explain) -> Callable[[Program, Difference], bool]:
-    """Return whether the reference refuses only because of values and unbatched tensors, which ours keeps apart."""
+    """Return whether both libraries agree without values and unbatched tensors, beside which ours does the same.
+
+    Beside them the reference refuses, or its ``pad_sequence`` takes them for sequences.
+    """
     asked = functools.partial(_oracle, _bare, True, explain)
-    return lambda program, difference: difference.kind.endswith("Error > result") and asked(program, difference)
+    return lambda program, difference: (
+        (difference.kind.endswith("Error > result") or program.call.name == "pad_sequence")
+        and asked(program, difference)
+    )
+
+
+def rows_move(program: Program, difference: Difference) -> bool:
+    """Whether ours moves whole rows, each to where the same call moves its number among the numbers of the rows."""
+    end = programs.run(program, spaces()[1])
+    if end.values is None or end.before is None:
+        return False
+    before, after = end.before["x"], end.values["result"]
+    given = [(name, value) for name, value in program.call.arguments if name != "inplace"]
+    if len(given) == len(program.call.arguments) and given and given[-1] == (None, "True"):
+        given.pop()
+    call = replace(program.call, arguments=tuple(given))
+    numbers = torch.arange(math.prod(before.batch)).reshape(before.batch)
+    try:
+        moved = eval(str(call), {**spaces()[1], "x": numbers})
+    except (IndexError, RuntimeError, TypeError, ValueError):
+        return False
+    if not isinstance(after, Tree) or after.batch != tuple(moved.shape):
+        return False
+    places = list(np.ndindex(*before.batch))
+    return all(
+        _same(rows(after, position), rows(before, places[int(moved[position])]), False)
+        for position in np.ndindex(*after.batch)
+    )

@@ -133,7 +133,7 @@ def junk_is_wrong(program: Program, difference: Difference) -> bool:
 
 
 FLAGS = frozenset(name.rpartition("__")[2].removeprefix("p_") for name, maker in vars(Arguments).items()
-                  if maker is Arguments.flag) | {"as_linked_list", "pin_memory"}  # fmt: skip
+                  if maker is Arguments.flag) | {"as_linked_list", "pin_memory", "fast"}  # fmt: skip
 """The parameters that take ``True`` or ``False``."""
 
 
@@ -169,9 +169,9 @@ FAULTS = {
     r"|does not support|to the desired output type|expected input to have floating"
     r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
     r"|only support floating point|cannot take a value of dtype"
-    r"|convertible without narrowing|Autograd not support dtype",
+    r"|cast or move the tensordict first|convertible without narrowing|Autograd not support dtype",
     "no stack": r"Failed to stack|cannot stack densely"
-    r"|exclusive keys|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
+    r"|exclusive keys|Cannot pack the lazy stack|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
     "values": r"does not match, got mse",
     "no tensor": r"this tensordict has none|has no tensor leaves",
     "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
@@ -180,12 +180,13 @@ FAULTS = {
     "q": r"q values must be in the range",
     "dim": r"Incompatible dim|dim must be in the range|dimension -?\d+ is incompatible"
     r"|appears multiple times|[dD]im\w* out of range|not a batch dim|^IndexError: tuple index out of range"
-    r"|incompatible with a tensordict with",
+    r"|incompatible with a tensordict with|dim must index a batch dim",
     "shape": r"batch dimension mismatch|cannot be broadcast|expanded (size|shape)|Attempting to broadcast"
     r"|from the source|the operands have \d+ and \d+ elements|Sizes of tensors must match|their shapes differ"
     r"|incompatible with the batch-size|expand_as_right requires"
     r"|number of sizes provided|incompatible with dest shape"
-    r"|must have same number of dimensions|cannot take a value of shape",
+    r"|must have same number of dimensions|cannot take a value of shape|^RuntimeError: indexed destination TensorDict batch"
+    r"|whose positions have a value each",
     "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
     r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination"
     r"|incompatible function arguments",
@@ -205,6 +206,11 @@ FAULTS = {
     "no operand": r"needs at least one key",
     "option": r"Cannot pass batch-size",
     "size": r"has a negative number",
+    "elements": r"needs at least one element",
+    "length": r"does not match the length of the list",
+    "present": r"already present and is not renamed",
+    "mapped": r"same size in the mapped dimension",
+    "lazy size": r"in a lazy TD",
     "leaf": r"is an? \w+, not a tensordict",
     "no key": r"Only NestedKeys are supported|is not a key|empty tuple|not enough values to unpack",
     "no index": r"needs an index of the entry",
