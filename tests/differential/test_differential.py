@@ -135,6 +135,18 @@ def test_an_oracle_explains_what_the_reference_does_with_a_simpler_container_onl
     assert oracle(locked) == oracle(written) == {""}
 
 
+def test_rows_that_are_rolled_to_a_wrong_place_are_not_explained(monkeypatch):
+    elements = [structures.Node("dense", (), {"a": structures.Tensor((), start=i)}) for i in range(3)]
+    elements[2].entries["e"] = structures.Tensor(())
+    roll = calls.Call("roll", "x.roll(@)", ((None, "1"), (None, "0"), ("inplace", "True")))
+    program = calls.Program(structures.Node("lazy", (3,), elements=tuple(elements)), roll)
+    found = programs.compare(program, *predicates.spaces())
+    assert found and all(oracles.rows_move(program, difference) for difference in found)
+    assert cluster(program, found) is None
+    monkeypatch.setattr(programs.libraries()[1].LazyStackedTensorDict, "roll", lambda self, *shifts, inplace: self)
+    assert cluster(program, programs.compare(program, *predicates.spaces()))
+
+
 def test_the_programs_cover_the_public_methods():
     theirs, ours = programs.libraries()
     names = set(calls.call_names(ours.TensorDict, theirs.TensorDict))

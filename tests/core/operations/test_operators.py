@@ -69,6 +69,15 @@ def test_non_tensor_entries_may_be_missing_in_one_operand(lazy):
         td.update({"b": torch.ones(2)}) + without
 
 
+@pytest.mark.parametrize("default", [None, 0.0, "intersection"])
+def test_non_tensor_values_of_one_side_stay_with_every_default(default):
+    values = TensorDict({"a": torch.ones(2), "s": "text", "n": {"v": "text"}}, [2])
+    tensors = TensorDict({"a": torch.ones(2)}, [2])
+    result = values.add(tensors, default=default)
+    assert result["s"] == result["n", "v"] == "text" and result["a"].tolist() == [2, 2]
+    assert list(tensors.add(values, default=default).keys()) == ["a"]
+
+
 def test_the_intersection_of_operands_keeps_common_non_tensor_entries():
     td = TensorDict({"a": torch.ones(2), "b": torch.ones(2), "s": "text"}, [2])
     common = td.add(td.exclude("b"), default="intersection")

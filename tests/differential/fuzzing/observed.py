@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzing.observed_containers import CONTAINERS
+from fuzzing.observed_corners import CORNERS
 from fuzzing.observed_rare import RARE
 from fuzzing.observed_results import RESULTS
 from fuzzing.observed_writes import WRITES
@@ -18,7 +19,7 @@ OBSERVED = (
     seen("keys that are not fields of a tensorclass", kind="ValueError > KeyError", theirs="Keys from", kinds="class"),
     seen(
         "an invalid in-place write into a nested",
-        kind="(_InplaceWriteError|_KeyThroughLeafError) > (Runtime|Key|UnmatchedKey|InPlaceShape)Error",
+        kind="(_InplaceWriteError|_KeyThroughLeafError) > (Runtime|Key|UnmatchedKey|InPlaceShape|Source)Error",
     ),
     seen("`lazy.view(2, 2)`", kind="NotImplementedError > [A-Z]", theirs=r"\(inplace=True\) (is not|requires)"),
     seen("`pad_sequence` of entries without dimensions", theirs="Cannot pad scalars", ours="IndexError: pad_dim"),
@@ -459,4 +460,5 @@ OBSERVED = (
     *CONTAINERS,
     *RARE,
     *WRITES,
+    *CORNERS,
 )

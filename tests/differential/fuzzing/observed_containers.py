@@ -19,14 +19,6 @@ CONTAINERS = (
     seen("`td.separates(key)` beside", calls="separates", kind="keys|rows", kinds="Value"),
     seen("`merge_tensordicts` of lazy", calls="merge_.*", kind="shape|shares|values", place="[.]", kinds="lazy"),
     seen(
-        "operations of a lazy stack whose elements differ",
-        calls="roll|flip|gather|repeat|reshape|repeat_interleave",
-        kind="values|shares|keys",
-        place="[.]",
-        kinds="ragged",
-        text="inplace=True",
-    ),
-    seen(
         "`stack.densify()` where elements lack a nested",
         calls="densify",
         kind="kind",

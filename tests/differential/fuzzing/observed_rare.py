@@ -18,9 +18,7 @@ RARE = (
         ours="level 1 holds '",
         kinds="lazy",
     ),
-    seen(
-        "`TensorDict.fromkeys([", calls="fromkeys", kind="^result > KeyError", ours="already present", text=r"\('a',\)"
-    ),
+    seen("`TensorDict.fromkeys([", calls="fromkeys", kind="^result > KeyError", ours="already present"),
     seen(
         "`torch.stack` of lazy stacks where",
         calls="(torch[.])?stack",

@@ -8,7 +8,7 @@ import re
 from fuzzing.calls import Program
 from fuzzing.oracles import rows_move
 from fuzzing.outcomes import Difference
-from fuzzing.predicates import Rule, overlapping_keys, seen
+from fuzzing.predicates import Rule, has, seen
 
 __all__ = ["WRITES"]
 
@@ -26,12 +26,15 @@ def _has_the_keys_of_its_element(program: Program, difference: Difference) -> bo
     return keys == set(ast.literal_eval(difference.ours))
 
 
+MOVES = ("roll", "flip", "gather", "repeat", "reshape", "repeat_interleave")
+
+
 def _moves_rows_in_place(program: Program, difference: Difference) -> bool:
-    """Whether rows of a ragged stack are rolled in place, and each is where it belongs."""
+    """Whether rows of a ragged stack move in place, and each is where it belongs."""
     return (
-        program.call.name == "roll"
-        and "ragged" in program.x.label
-        and difference.kind in ("shape", "values", "keys")
+        program.call.name in MOVES
+        and has(program, "ragged")
+        and difference.kind in ("shape", "values", "shares", "keys", "rows")
         and any(value == "True" for _, value in program.call.arguments)
         and rows_move(program, difference)
     )
@@ -319,166 +322,5 @@ WRITES = (
         kind="^names$",
         ours=r"^\((None, ?)*(None)?\)$",
         text=r"names=\[.*new_tensor\(y",
-    ),
-    seen(
-        "the locks of results of `pow",
-        calls="vmap",
-        kind="^locked$",
-        theirs="False",
-        kinds="^params.*locked",
-        text=r"batch_size=\[\]\)\)\.lock_",
-    ),
-    seen(
-        "the locks of results of `pow",
-        calls="iter",
-        kind="^locked$",
-        theirs="True",
-        place=r"result\[\d+\]\.",
-        kinds="Values?.*locked",
-    ),
-    seen(
-        "nested batch sizes after `max`",
-        calls="vmap",
-        kind="^(batch|names)$",
-        place=r"^result\..*\w",
-        kinds="nested|^lazy",
-    ),
-    seen(
-        "nested batch sizes after `max`",
-        calls="to",
-        kind="^rows$",
-        place=r"^result\.",
-        text="NonTensor.*to\\(.*batch_size=",
-    ),
-    seen(
-        "a tensor that is passed by name",
-        calls="r?sub|add",
-        kind="^(values|shape)$",
-        text=r"other=t\(\[.*alpha=",
-    ),
-    seen(
-        "`stack[index] = 1.0`",
-        calls="set_at_",
-        kind="^values$",
-        kinds="lazy.*ragged",
-        text=r"set_at_\(.*[ =]1\.0[,)]",
-    ),
-    seen(
-        "`stack[index] = 1.0`",
-        calls="set_at_",
-        kind="^result > StackError",
-        kinds="^lazy.*ragged",
-        ours="Failed to stack tensors .* under the key",
-    ),
-    seen(
-        "`td.separates(key, strict=False)`",
-        calls="separates",
-        kind="^KeyError > result",
-        theirs="The entry \\w is already present",
-        text="strict=False",
-    ),
-    seen(
-        "`td.separates(key, strict=False)`",
-        calls="separates",
-        kind="^result > KeyThroughLeafError",
-        text=r"'(\w)', \('\1', '\w'\).*default=",
-    ),
-    seen(
-        '`tc.set_("label", 1.0)`',
-        calls="set_at_",
-        kind="^(Runtime|Value)Error > result",
-        theirs="for key '\\w'|Cannot write keys .* into a NonTensorData",
-        text=r"NonTensor.*set_at_\(.*\{'\w': ",
-    ),
-    seen(
-        "`stack.set_non_tensor((",
-        calls="set_non_tensor|set|setitem key",
-        kind="^result > RuntimeError",
-        ours="the batch sizes of the elements of a lazy stack differ",
-        kinds="^lazy.*nested.*ragged",
-    ),
-    seen(
-        '`stack["n", "b"] = value` of a nested',
-        calls="set|setitem key",
-        kind="^result > RuntimeError",
-        ours="the Tensor q has shape .* incompatible with the batch-size",
-        kinds="^lazy.*nested",
-    ),
-    seen(
-        "`td[0] = 5` where an entry is non-tensor data",
-        calls="setitem value",
-        kind="^locked$",
-        theirs="False",
-        ours="True",
-        place=r"^x\.",
-        kinds="Values?.*locked",
-    ),
-    seen(
-        "whether `split_keys`, `separates`",
-        calls="unflatten",
-        kind="^shares$",
-        kinds="^lazy",
-        text=r"unflatten\(.*(\[\]|\(\))",
-    ),
-    seen(
-        RAGGED,
-        calls="del_|delitem key",
-        kind="^KeyError > result",
-        theirs="No sub-tensordict with key",
-        kinds="lazy.*ragged",
-    ),
-    seen(
-        RAGGED,
-        calls="broadcast_to|expand",
-        kind="^result > RuntimeError",
-        ours="expand: the number of sizes provided",
-        kinds="^lazy.*ragged",
-    ),
-    seen(
-        "names after `td[mask, range(1)]`",
-        calls="(to_tensordict|getitem) index",
-        kind="^names$",
-        ours="None",
-        text=r"I\[.*(tensor|array)\(.*\), \[\d.*\]\]|I\[\[\d.*\], .*(tensor|array)\(",
-    ),
-    seen(
-        '`td.set_("a", value)` of fewer dimensions',
-        calls="update_at_",
-        kind="^result > RuntimeError",
-        ours="batch dimension mismatch",
-        text=r"update_at_\((input_dict_or_td=)?\{",
-    ),
-    seen(
-        "`td.apply_(fn)` where `fn` returns a number",
-        calls="apply_|named_apply|apply",
-        kind="^RuntimeError > result",
-        theirs="batch dimension mismatch.*value.shape=torch.Size\\(\\[\\]\\)",
-        text=r"default=1\.0",
-    ),
-    Rule(
-        '`td.select("a", ("a", "b"))`',
-        lambda p, d: p.call.name == "select" and d.kind == "locked" and d.theirs == "False" and overlapping_keys(p, d),
-    ),
-    seen(
-        "nested batch sizes after `td.auto_batch_size_(n",
-        calls="auto_batch_size_",
-        kind="^(batch|names)$",
-        place="[.]",
-        text=r"auto_batch_size_\(\d, (?!False|None|\[\]|\(\))",
-    ),
-    seen(
-        "a source of another batch size",
-        calls="update_at_",
-        kind="^RuntimeError > result",
-        theirs="indexed destination TensorDict batch size",
-        kinds="nested",
-        text=r"update_at_\(y, .*(None|True)",
-    ),
-    seen(
-        '`stack.set("a", value, inplace=True)`',
-        calls="set|setdefault",
-        kind="^(values|dtype|shares)$",
-        kinds="lazy.*ragged",
-        text=r"inplace=True|, True\)$",
     ),
 )

@@ -185,8 +185,8 @@ FAULTS = {
     r"|from the source|the operands have \d+ and \d+ elements|Sizes of tensors must match|their shapes differ"
     r"|incompatible with the batch-size|expand_as_right requires"
     r"|number of sizes provided|incompatible with dest shape"
-    r"|must have same number of dimensions|cannot take a value of shape|^RuntimeError: indexed destination TensorDict batch"
-    r"|whose positions have a value each",
+    r"|must have same number of dimensions|cannot take a value of shape"
+    r"|^RuntimeError: indexed destination TensorDict batch|whose positions have a value each",
     "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
     r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination"
     r"|incompatible function arguments",

@@ -137,8 +137,9 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
     other = other._solid()
     if default == "intersection":
         mine, theirs = _entry_keys(td), set(_entry_keys(other))
-        common = [key for key in mine if key in theirs]
-        return td.select(*common), other.select(*common)
+        common, leaves = [key for key in mine if key in theirs], set(td._leaf_keys())
+        # values take no part in arithmetic, so those of this side stay as without a default
+        return td.select(*(key for key in mine if key in theirs or key not in leaves)), other.select(*common)
     mine, theirs = td._leaf_keys(), other._leaf_keys()
     left, right = td._clone(False), other._clone(False)
     for side, keys, source in ((left, set(mine), other), (right, set(theirs), td)):
