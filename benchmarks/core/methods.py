@@ -123,6 +123,7 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 }
 _ALL_OR_NOTHING = "checks all shapes before the first write: where one does not fit, nothing has changed"
 _OF_MODULE = "collects the entries from the dictionaries of the module, which other code changes without notice"
+_OF_TORCH = "is the method of torch's modules in both libraries; the difference is noise"
 REASONS: dict[str, str] = {
     "is_shared": "checks the memory of each leaf, because leaves may have been shared one by one",
     "update_": _ALL_OR_NOTHING,
@@ -143,6 +144,9 @@ REASONS: dict[str, str] = {
     "lazy tile": "returns a lazy stack, as other shape operations do; the reference returns a dense tensordict",
     "lazy densify": "looks for entries that only some elements have",
     "lazy non_tensor_items": "reads each key of each element",
+    "params compile": _OF_TORCH,
+    "params eval": _OF_TORCH,
+    "params train": _OF_TORCH,
     "params keys": _OF_MODULE,
     "params contiguous": _OF_MODULE,
     "params is_contiguous": _OF_MODULE,

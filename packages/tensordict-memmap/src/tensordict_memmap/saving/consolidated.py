@@ -300,7 +300,7 @@ class ConsolidatedWriter(Writer):
             for part, (start, end) in zip(slot.sources, slot.ranges, strict=True):
                 keys.append(slot.leaf.key)
                 sources.append(part)
-                addresses.append(plain_address(part))
+                addresses.append(slot.leaf.address or plain_address(part))
                 begins.append(start)
                 sizes.append(end - start)
         return file_ranges(keys, sources, addresses, begins, sizes)[0]
