@@ -310,3 +310,9 @@ def test_a_key_through_tensors_of_several_shapes_is_a_key_error(call):
     stack = lazy_stack([TensorDict({"n": torch.ones(1)}), TensorDict({"n": torch.ones(2)})])
     with pytest.raises(KeyError, match="'n' is a Tensor"):
         call(stack)
+
+
+@pytest.mark.parametrize("entry", ["text", {"b": torch.ones(())}], ids=["value", "nested tensordict"])
+def test_a_tensor_replaces_the_values_and_nested_tensordicts_of_some_elements(entry):
+    stack = lazy_stack([TensorDict({"k": entry}), TensorDict({})])
+    assert stack.set("k", torch.ones(2), inplace=True)["k"].tolist() == [1, 1]

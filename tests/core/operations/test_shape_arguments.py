@@ -125,3 +125,9 @@ def test_two_ellipses_are_an_index_error_and_a_runtime_error(td):
     for error in (IndexError, RuntimeError):
         with pytest.raises(error, match="ellipses"):
             td[..., ...]
+
+
+@pytest.mark.parametrize("batch_size", [slice(0, 1), 1.5, "a"], ids=str)
+def test_a_batch_size_of_view_that_is_none_is_named(batch_size):
+    with pytest.raises(TypeError, match="is not a batch size"):
+        TensorDict({}, [4, 1]).view([-1], batch_size=batch_size)

@@ -197,4 +197,23 @@ CORNERS = (
         theirs="unhashable type: 'slice'",
         text=r"names=\{'q': 1\}",
     ),
+    seen(
+        "`Point.from_dict_instance` and other constructors",
+        calls="from_list",
+        kind="^result > ForeignKeyError",
+        kinds="^class",
+    ),
+    seen(
+        '`tc[0] = TensorDict({"typo": 1})`',
+        calls="setitem (value|td|key)",
+        kind="^result > ForeignKeyError",
+        kinds="class",
+        text=r"TensorDict\(\{'q'",
+    ),
+    seen(
+        "`td.flatten(-1)` and `td.flatten(inplace=True)`",
+        calls="flatten",
+        kind="^shape$",
+        text=r"batch_size=\[\]\).*; result = x\.flatten\((start_dim=)?-1",
+    ),
 )

@@ -245,7 +245,10 @@ RECOGNIZED = (
     ),
     Rule(
         "`td.view([3], size=[1, 3])`",
-        lambda p, d: p.call.name in ("view", "reshape", "unsqueeze", "permute") and "once" in d.ours,
+        lambda p, d: (
+            p.call.name in ("view", "reshape", "unsqueeze", "permute")
+            and ("once" in d.ours or "give one of them" in d.ours)
+        ),
     ),
     Rule(
         "a tensor that is passed by name",

@@ -195,16 +195,27 @@ class LazyElementwise(TensorDictBase, abstract=True):
             for td, part in zip(self.tensordicts, item, strict=True):
                 td.set(key, part, inplace, **kwargs)
             return self
-        if inplace and type(key) is str and self._is_partial(key):
+        if inplace and type(key) is str and self._is_tensor_of_some(key):
             return self.update({key: item}, inplace=True, **kwargs)
         return super().set(key, item, inplace, **kwargs)
 
     _store = set
 
-    def _is_partial(self: Any, key: str) -> bool:
-        """Return whether only some elements, or some of their elements, have an entry."""
-        tds: Any = self.tensordicts if self._peek(key) is None else ()
-        return any(td._peek(key) is not None or (td._holds_slices and td._inmost()._is_partial(key)) for td in tds)
+    def _entries_of_some(self: Any, key: str) -> list[Any]:
+        """Return the entries of the elements, or of their elements, that have one; none where all have it."""
+        found: list[Any] = []
+        for td in self.tensordicts if self._peek(key) is None else ():
+            entry = td._peek(key)
+            if entry is not None:
+                found.append(entry)
+            elif td._holds_slices:
+                found += td._inmost()._entries_of_some(key)
+        return found
+
+    def _is_tensor_of_some(self: Any, key: str) -> bool:
+        """Return whether only some elements have an entry, and it is a tensor in all of them."""
+        found = self._entries_of_some(key)
+        return bool(found) and all(map(is_leaf_tensor, found))
 
     def _is_one_for_each(self: Any, items: list[Any]) -> bool:
         """Return whether a list has a tensor for each element, and the tensors differ in shape."""
@@ -238,7 +249,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         """Plan the updates of nested tensordicts that only some elements have, which keep them; return the others."""
         rest, tds = {}, self.tensordicts
         for key, value in self._gathered(source.items()):
-            if not isinstance(value, dict) or not self._is_partial(key):
+            if not isinstance(value, dict) or not self._entries_of_some(key):
                 rest[key] = value
                 continue
             if self._locked:
@@ -253,7 +264,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         if value is None:
             return None
         self._refuse_locked(f"set({key!r})")
-        if not (plan.inplace and is_leaf_tensor(value) and self._is_partial(key)):
+        if not (plan.inplace and is_leaf_tensor(value) and self._is_tensor_of_some(key)):
             return value
         for td, part in zip(self.tensordicts, self._parts_of_entry(value), strict=True):
             entry = td._plan_set(key, part, plan, prefix)  # None for elements that have the entry, which is written

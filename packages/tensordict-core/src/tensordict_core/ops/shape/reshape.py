@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
@@ -104,7 +105,7 @@ class Shape(Node):
             given = size if batch_size is None else batch_size
             return self._regroup(sizes_of("view", shape, "size", given), "view", False)
         view = self.view(*shape, size=size)
-        if view.batch_size != torch.Size(batch_size):
+        if view.batch_size != as_batch_size(batch_size):
             raise TypeError(f"view got the shape {list(view.batch_size)} and batch_size={batch_size}; give one of them")
         return view
 
