@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from tensordict_class import tensorclass
+from tensordict_class import TensorClass, tensorclass
 from tensordict_core import LazyStackedTensorDict, TensorDict, assert_close, dense_stack_tds, lazy_stack
 
 
@@ -96,3 +96,12 @@ def test_repeated_rows_of_a_stack_of_instances_are_copies():
     for found in (stack.repeat(2, 1), stack.repeat_interleave(2, 0)):
         found.apply_(torch.zeros_like)
     assert all(element.x.all() for element in elements)
+
+
+def test_renaming_keys_keeps_the_class_of_stacked_instances():
+    class Flat(TensorClass):
+        x: torch.Tensor
+
+    stack = LazyStackedTensorDict(*[Flat(torch.ones(2), batch_size=[2])] * 2)
+    for result in (stack.flatten_keys("."), stack.unflatten_keys(".")):
+        assert type(result) is Flat and result.batch_size == (2, 2) and result.x.shape == (2, 2)

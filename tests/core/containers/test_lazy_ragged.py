@@ -263,3 +263,16 @@ def test_a_ragged_stack_moves_in_place():
     assert td.to("cpu", dtype=torch.float64, inplace=True) is td and td.device == torch.device("cpu")
     assert all(now is before for now, before in zip(td.tensordicts, elements, strict=True))
     assert [(one.device, one["a"].dtype) for one in elements] == [(torch.device("cpu"), torch.float64)] * 2
+
+
+def test_a_list_is_written_into_the_entries_of_different_shapes():
+    stack = lazy_stack([TensorDict({"a": torch.zeros(n, 2), "b": torch.zeros(2)}) for n in (1, 2)])
+    held = [td["a"] for td in stack.tensordicts]
+    values = [torch.full((n, 2), float(n)) for n in (1, 2)]
+    stack.set_("a", values)
+    assert all(torch.equal(*pair) for pair in zip(held, values, strict=True))
+    stack.lock_().update_({"a": [value + 1 for value in values], "b": torch.ones(2, 2)})
+    assert held[1].unique().item() == 3 and stack["b"].all()
+    with pytest.raises(RuntimeError, match="'a'"):
+        stack.update_({"b": torch.zeros(2, 2), "a": [values[1], values[1]]})
+    assert held[1].unique().item() == 3 and stack["b"].all()

@@ -277,3 +277,18 @@ def test_from_dict_holds_the_value_as_it_is(cls, value):
     assert cls.from_dict({}).data is None
     with pytest.raises(ValueError, match="must be fields"):
         cls.from_dict({"data": value, "other": 1})
+
+
+def test_data_are_set_by_the_name_of_their_field():
+    data = NonTensorData("a", batch_size=[2])
+    assert data.set("data", "b") is data and data.tolist() == ["b", "b"]
+    with pytest.raises(RuntimeError, match="locked"):
+        data.lock_().set("data", "c")
+    data.unlock_()
+    for error in (KeyError, AttributeError, ValueError):
+        with pytest.raises(error, match=r"^key 'q' cannot be set"):
+            data.set("q", "c")
+        with pytest.raises(error, match=r"^key 'q' cannot be set"):
+            data["q"] = "c"
+    made = NonTensorData.from_any({"data": "x"}, batch_size=[2])
+    assert type(made) is NonTensorData and made.tolist() == ["x", "x"]

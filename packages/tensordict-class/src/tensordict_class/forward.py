@@ -316,6 +316,12 @@ class Forwarding(TensorCollection):
         result: Self = self._as_result(operation(inplace=inplace, **options))
         return result
 
+    def _flattened(self, separator: str, is_leaf: IsLeaf | None, paths: dict[str, Any]) -> Any:
+        return self._as_result(self._tensordict._flattened(separator, is_leaf, paths))
+
+    def _unflattened(self, separator: str) -> Any:
+        return self._as_result(self._tensordict._unflattened(separator))
+
     # on disk ---------------------------------------------------------------------------------------------------------
 
     def _disk_form(self) -> tuple[dict[str, Any], dict[str, Any]] | None:

@@ -13,6 +13,7 @@ __all__ = [
     "InPlaceWriteError",
     "IndexCountError",
     "KeyThroughLeafError",
+    "NoEntriesError",
     "NoGroupError",
     "NoLimitError",
     "NotAKeyError",
@@ -56,6 +57,12 @@ class KeyThroughLeafError(KeyError, ValueError, RuntimeError):
 
 class ExistingKeyError(KeyError, ValueError):
     """The new name of an entry is a key that exists."""
+
+
+class NoEntriesError(KeyError, AttributeError, ValueError):
+    """A key is given to non-tensor data, which have no entries."""
+
+    __str__ = Exception.__str__  # that of KeyError shows the representation of the message
 
 
 class NotAnIndexError(TypeError, IndexError):

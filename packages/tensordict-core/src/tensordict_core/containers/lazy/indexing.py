@@ -209,9 +209,12 @@ class LazyIndexing:
         if index is None:
             fills = plan.fills and isinstance(value, (int, float, complex)) and is_leaf_tensor(old)
             path = (*prefix, key) if prefix else key
-            parts = (
-                [value] * len(self.tensordicts) if fills else self._parts_of_entry(to_entry(self._meta, path, value))
-            )
+            if fills:
+                parts = [value] * len(self.tensordicts)
+            elif isinstance(value, list) and is_leaf_tensor(old) and self._is_one_for_each(value):
+                parts = value
+            else:
+                parts = self._parts_of_entry(to_entry(self._meta, path, value))
             for td, part in zip(self.tensordicts, parts, strict=True):
                 td._plan_entry(key, None, part, plan, prefix)
             return

@@ -98,7 +98,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
             """Return the values at flat positions (``None``: all, in order) as a node with other metadata."""
 
     def _set(self, key: str, value: Any) -> None:
-        raise KeyError(
+        raise errors.NoEntriesError(
             f"key {key!r} cannot be set: {type(self).__name__} holds one value and no entries; "
             "replace the value instead"
         )

@@ -20,7 +20,7 @@ class _Fields:
 
 
 class Record:
-    """``fields``, ``from_tensordict`` and ``from_dict``, which tensorclasses have too."""
+    """``fields``, ``from_tensordict``, ``from_dict`` and ``from_any``, which tensorclasses have too."""
 
     __slots__ = ()
 
@@ -82,6 +82,23 @@ class Record:
             data.names = names
         made: Self = data
         return made
+
+    @classmethod
+    def from_any(cls, obj: Any, **options: Any) -> Any:
+        """Return the non-tensor data of the value under ``"data"``; other structures as `TensorDict.from_any`.
+
+        Args:
+            obj: The dictionary, or another structure.
+            **options: Those of `TensorDict.from_any`.
+
+        >>> from tensordict_core import NonTensorData
+        >>> NonTensorData.from_any({"data": "run"})
+        NonTensorData(data=run, batch_size=torch.Size([]), device=None)
+        """
+        if isinstance(obj, Mapping) and set(obj) == {"data"}:
+            return cls.from_dict(obj, **options)
+        general: Any = super()
+        return general.from_any(obj, **options)
 
     @classmethod
     def _of_fields(cls, fields: dict[str, Any], batch_size: Any, device: Any) -> Any:

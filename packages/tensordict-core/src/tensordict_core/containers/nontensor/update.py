@@ -24,6 +24,28 @@ class UpdatesValues(SharesValues, abstract=True):
 
         def _set_flat(self, flat: list[Any]) -> None: ...
 
+    def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
+        """Replace the value, whose key is ``"data"``.
+
+        Args:
+            key: The key.
+            item: The new value.
+            *args: Options of `TensorDict.set`, which have no effect on a value.
+            **kwargs: The same by name.
+
+        Raises:
+            KeyError: This is another key.
+            RuntimeError: The data are locked.
+
+        >>> from tensordict_core import NonTensorData
+        >>> NonTensorData("a").set("data", "b").data
+        'b'
+        """
+        if key != "data":
+            return super().set(key, item, *args, **kwargs)
+        self._assign_data(item)
+        return self
+
     def update(  # type: ignore[override]  # the source has a value and no entries
         self,
         input_dict_or_td: Any = None,
