@@ -285,3 +285,8 @@ def test_a_replaced_file_keeps_its_mode_and_links(tmp_path):
     assert link.is_symlink() and real.read_text() == "a\n0\n" and stat.S_IMODE(real.stat().st_mode) == 0o600
     with pytest.raises(OSError, match="not a regular file"), staged(tmp_path):
         raise AssertionError("the block runs")
+
+
+def test_a_number_is_no_path_of_a_json_file():
+    with pytest.raises(TypeError, match="PathLike"):
+        TensorDict.from_json(0)  # the descriptor of the standard input, which would be closed

@@ -127,7 +127,7 @@ def from_json(
     >>> again["n", "x"].shape, again["a"], again["s"]
     (torch.Size([2, 3]), tensor([0, 1]), ['u', 'v'])
     """
-    with open(path, encoding="utf-8") as stream:
+    with open(os.fspath(path), encoding="utf-8") as stream:  # not a number: closing it would close that descriptor
         text = stream.read()
     records = (
         [json.loads(line, **kwargs) for line in text.split("\n") if line.strip()]

@@ -81,14 +81,6 @@ def _from_tree(obj: Any, options: BuildOptions) -> Any:
     return sized(td, _lenient(options))
 
 
-def _plain(input_dict: Mapping[Any, Any] | Node, device: Any) -> Any:
-    if isinstance(input_dict, Node):
-        return input_dict.to_tensordict() if device is None else input_dict.to_tensordict().to(device)
-    if not isinstance(input_dict, Mapping):
-        raise errors.not_convertible("from_dict", "a dictionary or a tensordict", input_dict)
-    return containers.dense(input_dict, device=device)
-
-
 def _value(value: Any, size: torch.Size | None) -> Any:
     """Return a number of a dictionary as non-tensor data of the batch size: it has no batch dimension."""
     if size and isinstance(value, numbers.Number | np.generic):
@@ -117,7 +109,8 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
     """Return a tensordict of a dictionary; nested dictionaries and tuples become nested tensordicts.
 
     Args:
-        d: The dictionary. Keys are strings or nested keys (tuples).
+        d: The dictionary. Keys are strings or nested keys (tuples). A tensordict is returned as it is, or with the
+            options in a new one.
         auto_batch_size: Whether the batch size is the longest shape prefix that all entries share; by default it is
             empty.
         batch_dims: The maximum number of batch dimensions; implies ``auto_batch_size`` unless that is ``False``.
@@ -137,13 +130,16 @@ def from_dict(d: Mapping[Any, Any] | Any, **options: Unpack[BuildOptions]) -> An
     check_options("from_dict", options, BuildOptions)
     device, batch_size = options.get("device"), options.get("batch_size")
     size = None if batch_size is None or options.get("batch_dims") is not None else as_batch_size(batch_size)
-    plain = isinstance(d, Mapping) and not isinstance(d, Node)  # tensordicts are mappings too
-    if plain:
-        d = _converted(d, device, size)
-    if plain and size is not None:
+    if isinstance(d, Node):  # tensordicts are mappings too
+        given = any(value is not None for value in options.values())
+        return _from_tree(d._clone(False), options) if given else d
+    if not isinstance(d, Mapping):
+        raise errors.not_convertible("from_dict", "a dictionary or a tensordict", d)
+    d = _converted(d, device, size)
+    if size is not None:
         # one pass, and every entry is checked against the batch size under its own key
         return containers.dense(d, batch_size=size, device=device, names=options.get("names"))
-    return sized(_plain(d, device), options)
+    return sized(containers.dense(d, device=device), options)
 
 
 @with_options(BuildOptions, None)
@@ -305,8 +301,8 @@ def from_namedtuple(named_tuple: Any, **options: Unpack[BuildOptions]) -> Any:
     """Return a tensordict of a named tuple, with its fields as keys.
 
     Args:
-        named_tuple: The named tuple, or the result of a function such as ``torch.max``; its fields may hold any
-            structure that ``from_any`` takes.
+        named_tuple: The named tuple, the result of a function such as ``torch.max``, or a mapping; its fields may hold
+            any structure that ``from_any`` takes.
         auto_batch_size: Whether the batch size is the longest shape prefix that all entries share.
         batch_dims: The maximum number of batch dimensions.
         device: The device to which every entry is moved.
@@ -325,7 +321,7 @@ def from_namedtuple(named_tuple: Any, **options: Unpack[BuildOptions]) -> Any:
     tensor(0)
     """
     check_options("from_namedtuple", options, BuildOptions)
-    if _fields(named_tuple) is None:
+    if _fields(named_tuple) is None and not isinstance(named_tuple, Mapping):
         raise errors.not_convertible("from_namedtuple", "a named tuple", named_tuple)
     return _from_tree(named_tuple, options)
 

@@ -32,7 +32,8 @@ def from_pytree(
 ) -> Any:
     """Return a tensordict of a pytree that keeps the types of its containers, so that ``to_pytree`` can restore it.
 
-    Dictionaries of strings keep their keys; the children of every other container get ``"0"``, ``"1"``, ...
+    Dictionaries of strings keep their keys, and the fields of named tuples are keys; the children of every other
+    container get ``"0"``, ``"1"``, ...
 
     Args:
         pytree: The pytree; leaves are tensors, numbers, or anything else as non-tensor data.
@@ -62,7 +63,7 @@ def _pytree_node(tree: Any) -> Any:
     leaves, spec = registry.tree_flatten(tree, is_leaf=lambda node: node is not tree)
     if spec.type is None:
         return tree
-    keys = list(spec.context) if isinstance(tree, dict) else []
+    keys = list(tree) if isinstance(tree, dict) else list(tree._fields) if registry.is_namedtuple_instance(tree) else []
     if not all(type(key) is str for key in keys) or len(keys) != len(leaves) or PYTREE_KEY in keys:
         keys = [str(i) for i in range(len(leaves))]
     entries: dict[str, Any] = {}
