@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,66 +13,67 @@ import torch
 from tensordict_memmap.formats.consolidated import EXTRA, FIELDS, LENGTHS, OFFSETS, VALUES
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED, Leaf, Node, Parts, Path, Value, leaves, show
-from tensordict_memmap.schema.plan import LAZY, check_source
+from tensordict_memmap.schema.plan import LAZY, check_source, plain_address
 
-__all__ = ["ByDtype", "Slot", "describe", "lay_out", "stored_tensors"]
+__all__ = ["Columns", "count_of", "describe", "lay_out", "stored_tensors"]
 
 _ALIGNMENT = 8
 
 
 @dataclass(slots=True)
-class Slot:
-    """The place of one leaf.
+class Columns:
+    """The tensors that all leaves are stored as, one after another; a jagged leaf is several.
 
     Args:
-        leaf: The leaf.
-        sources: The tensors that it is stored as.
-        ranges: The first byte of each, and the byte behind its last.
+        keys: The nested key of the leaf of each.
+        sources: The tensors.
+        addresses: The addresses of their bytes in memory; 0 where these are not the bytes of a file.
+        begins: The first byte of each in the storage.
+        sizes: The bytes of each.
+        total: The bytes of the storage.
     """
 
-    leaf: Leaf
-    sources: list[torch.Tensor]
-    ranges: list[tuple[int, int]]
+    keys: list[Path] = field(default_factory=list)
+    sources: list[torch.Tensor] = field(default_factory=list)
+    addresses: list[int] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    total: int = 0
 
-    def views(self, storage: ByDtype) -> list[torch.Tensor]:
-        """Return the tensors of a leaf as views of a storage."""
-        views = []
-        for part, (start, end) in zip(self.sources, self.ranges, strict=True):
-            whole, begin = storage[part.dtype], start // part.element_size()
+    def views(self, storage: torch.Tensor) -> list[torch.Tensor]:
+        """Return views of a storage of bytes in place of the tensors."""
+        views: list[torch.Tensor] = []
+        wholes: dict[torch.dtype, torch.Tensor] = {}
+        for part, begin in zip(self.sources, self.begins, strict=True):
+            dtype = part.dtype
+            width = dtype.itemsize
+            whole = wholes.get(dtype)
+            if whole is None:
+                whole = wholes[dtype] = storage[: storage.numel() // width * width].view(dtype)
+            first = begin // width
             if part.is_contiguous():  # one call of torch in place of two
-                views.append(torch.as_strided(whole, part.shape, part.stride(), begin))
+                views.append(torch.as_strided(whole, part.shape, part.stride(), first))
             else:
-                views.append(whole[begin : end // part.element_size()].view(part.shape))
+                views.append(whole[first : first + part.numel()].view(part.shape))
         return views
 
 
-class ByDtype(dict[torch.dtype, torch.Tensor]):
-    """A storage of bytes as a tensor of each dtype, made once for all views of that dtype."""
-
-    def __init__(self, storage: torch.Tensor) -> None:
-        super().__init__()
-        self.storage = storage
-
-    def __missing__(self, dtype: torch.dtype) -> torch.Tensor:
-        size = dtype.itemsize
-        whole = self[dtype] = self.storage[: self.storage.numel() // size * size].view(dtype)
-        return whole
-
-
-def lay_out(schema: Node) -> tuple[dict[str, Slot], int]:
-    """Give the leaves of a planned schema numbers; return their slots by ``leaf.file``, and the bytes of all."""
-    slots: dict[str, Slot] = {}
+def lay_out(schema: Node) -> Columns:
+    """Return the places of the tensors of a planned schema; ``leaf.file`` becomes the number of its first one."""
+    made = Columns()
     total = 0
-    for number, leaf in enumerate(leaves(schema)):
-        leaf.file = str(number)
-        sources = stored_tensors(leaf)
-        ranges = []
-        for part in sources:
-            start = _round_up(total, max(part.element_size(), _ALIGNMENT))
-            total = start + part.nbytes
-            ranges.append((start, total))
-        slots[leaf.file] = Slot(leaf, sources, ranges)
-    return slots, _round_up(total, _ALIGNMENT)
+    for leaf in leaves(schema):
+        leaf.file = str(len(made.sources))
+        for part in stored_tensors(leaf):
+            start, nbytes = _round_up(total, max(part.element_size(), _ALIGNMENT)), part.nbytes
+            total = start + nbytes
+            made.keys.append(leaf.key)
+            made.sources.append(part)
+            made.addresses.append(leaf.address or plain_address(part))
+            made.begins.append(start)
+            made.sizes.append(nbytes)
+    made.total = _round_up(total, _ALIGNMENT)
+    return made
 
 
 def _round_up(position: int, multiple: int) -> int:
@@ -96,25 +97,33 @@ def stored_tensors(leaf: Leaf) -> list[torch.Tensor]:
     return [part for part in parts if part is not None]
 
 
-def describe(schema: Node, slots: dict[str, Slot]) -> bytes:
+def count_of(leaf: Leaf) -> int:
+    """Return the number of tensors that a leaf is stored as: the length of its `stored_tensors`."""
+    if leaf.layout == "strided":
+        return 1
+    jagged: Any = leaf.source
+    return 2 if jagged.lengths() is None else 3
+
+
+def describe(schema: Node, columns: Columns) -> bytes:
     """Return the text behind the bytes of all tensors.
 
     Args:
         schema: The planned schema.
-        slots: The slots of its leaves.
+        columns: The places of its tensors.
 
     Raises:
         TypeError: The format has no place for an entry; the error names its key.
         ValueError: A nested tensordict has a name that the format uses itself.
     """
-    return _Describer(slots).text(schema)
+    return _Describer(columns).text(schema)
 
 
 class _Describer:
     """Describes nodes, and collects the exact forms of values that JSON would change."""
 
-    def __init__(self, slots: dict[str, Slot]) -> None:
-        self.slots = slots
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
         self.exact_forms: list[Any] = []
         self.finite = True
 
@@ -162,12 +171,12 @@ class _Describer:
                         f"key {show(entry.key)} is an UnbatchedTensor, and a consolidated file has no place for one; "
                         "save to a .safetensors file"
                     )
-                slot = self.slots[entry.file]
+                first = int(entry.file)
                 if entry.layout == "strided":
-                    record["leaves"][name] = self.leaf(slot, 0)
+                    record["leaves"][name] = self.tensor(first)
                     continue
-                for number, what in enumerate((VALUES, OFFSETS, LENGTHS)[: len(slot.sources)]):
-                    record["leaves"][what + name] = self.leaf(slot, number)
+                for number, what in enumerate((VALUES, OFFSETS, LENGTHS)[: count_of(entry)], first):
+                    record["leaves"][what + name] = self.tensor(number)
                 record["leaves"][OFFSETS + name].append(entry.ragged)
                 continue
             if isinstance(entry, Value) and not entry.stack:
@@ -185,8 +194,9 @@ class _Describer:
             is_stack = isinstance(entry, Value)
             record[name] = self.stack(entry, entry.content(), entry.key) if is_stack else self.node(entry)
 
-    def leaf(self, slot: Slot, number: int) -> list[Any]:
-        part, (start, end) = slot.sources[number], slot.ranges[number]
+    def tensor(self, number: int) -> list[Any]:
+        part, start = self.columns.sources[number], self.columns.begins[number]
+        end = start + self.columns.sizes[number]
         stop = _round_up(end, _ALIGNMENT)
         return [str(part.dtype), list(part.shape), start, stop, stop - end]
 

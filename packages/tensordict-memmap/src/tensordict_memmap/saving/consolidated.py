@@ -22,12 +22,12 @@ from tensordict_memmap.engine.sources import FileRange, check_memory, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.consolidated import jagged
-from tensordict_memmap.formats.describe_consolidated import ByDtype, Slot, describe, lay_out, stored_tensors
+from tensordict_memmap.formats.describe_consolidated import count_of, describe, lay_out, stored_tensors
 from tensordict_memmap.loading.consolidated import bytes_of
 from tensordict_memmap.saving.job import Run, SaveJob, Writer
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
-from tensordict_memmap.schema.plan import check_depth, plain_address, plan, too_deep
+from tensordict_memmap.schema.plan import check_depth, plan, too_deep
 from tensordict_memmap.tensor.mapping import Mapping
 
 __all__ = ["consolidate", "is_consolidated", "save_consolidated"]
@@ -190,14 +190,14 @@ class _Layout:
         self.td, self.threads, self.non_blocking = td, threads, non_blocking
         with gc_paused():
             self.schema = plan(td)
-            self.slots, self.total = lay_out(self.schema)
+            self.columns = lay_out(self.schema)
+        self.total = self.columns.total
         self.storage: torch.Tensor | None = None
-        self._views: dict[str, list[torch.Tensor]] = {}
+        self._views: list[torch.Tensor] = []
 
     def hold(self) -> None:
         """Detach all sources from later changes of the tensordict."""
-        for slot in self.slots.values():
-            slot.sources = list(map(detached, slot.sources))
+        self.columns.sources = list(map(detached, self.columns.sources))
 
     def allocate(self, place: torch.device, *, shared: bool, pinned: bool) -> torch.Tensor:
         """Allocate a storage in memory."""
@@ -208,13 +208,12 @@ class _Layout:
 
     def fill(self, allocate: Any, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
         """Allocate a storage and copy all leaves into it."""
-        for slot in self.slots.values():
-            for part in slot.sources:
-                check_memory(slot.leaf.key, part)
+        for key, part in zip(self.columns.keys, self.columns.sources, strict=True):
+            check_memory(key, part)
         storage = allocate()
         self._see(storage)
-        sources = [part.detach() for slot in self.slots.values() for part in slot.sources]
-        views = [view for parts in self._views.values() for view in parts]
+        sources = [part.detach() for part in self.columns.sources]
+        views = self._views
         if self.threads > 1:
 
             def copy(view: torch.Tensor, part: torch.Tensor) -> None:
@@ -228,9 +227,8 @@ class _Layout:
 
     def _see(self, storage: torch.Tensor) -> None:
         """Make the views of a storage that are the leaves."""
-        by_dtype = ByDtype(storage)
         with gc_paused():
-            self._views = {name: slot.views(by_dtype) for name, slot in self.slots.items()}
+            self._views = self.columns.views(storage)
 
     def put(self, device: torch.device | None) -> Any:
         """Replace all leaves by views of the storage, lock the tensordict and return it."""
@@ -251,7 +249,7 @@ class _Layout:
                 return  # a wrapper has the metadata of the tensordict in it
         for name, entry in node.entries.items() if isinstance(node, Dense) else ():
             if isinstance(entry, Leaf):
-                value: Any = self._view(self.slots[entry.file])
+                value: Any = self._view(entry)
                 if entry.unbatched:
                     value = UnbatchedTensor(value, node.origin._get(name).batch_size)
                 node.origin._set(name, value)
@@ -261,11 +259,12 @@ class _Layout:
             meta = node.origin._meta
             node.origin._set_meta(Meta(meta.batch_size, device, meta.names))
 
-    def _view(self, slot: Slot) -> torch.Tensor:
-        parts = self._views[slot.leaf.file]
-        if slot.leaf.layout == "strided":
-            return parts[0]
-        return jagged(parts[0], parts[1], parts[2] if len(parts) > 2 else None, slot.leaf.ragged)
+    def _view(self, leaf: Leaf) -> torch.Tensor:
+        first = int(leaf.file)
+        if leaf.layout == "strided":
+            return self._views[first]
+        parts = self._views[first : first + count_of(leaf)]
+        return jagged(parts[0], parts[1], parts[2] if len(parts) > 2 else None, leaf.ragged)
 
 
 # --- the file
@@ -280,7 +279,7 @@ class ConsolidatedWriter(Writer):
         self.layout = layout
         self.total = layout.total
         with gc_paused():
-            self.text = describe(layout.schema, layout.slots)
+            self.text = describe(layout.schema, layout.columns)
         self.mapping: Mapping | None = None
 
     def hold(self) -> None:
@@ -295,15 +294,8 @@ class ConsolidatedWriter(Writer):
 
     def _ranges(self) -> list[FileRange | SourceRun]:
         """Return the content of the file; consecutive small contiguous tensors form one run."""
-        keys, sources, addresses, begins, sizes = [], [], [], [], []
-        for slot in self.layout.slots.values():
-            for part, (start, end) in zip(slot.sources, slot.ranges, strict=True):
-                keys.append(slot.leaf.key)
-                sources.append(part)
-                addresses.append(slot.leaf.address or plain_address(part))
-                begins.append(start)
-                sizes.append(end - start)
-        return file_ranges(keys, sources, addresses, begins, sizes)[0]
+        columns = self.layout.columns
+        return file_ranges(columns.keys, columns.sources, columns.addresses, columns.begins, columns.sizes)[0]
 
     def map(self, staged: str) -> None:
         """Map the staged file."""
