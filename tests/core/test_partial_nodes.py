@@ -316,3 +316,11 @@ def test_a_key_through_tensors_of_several_shapes_is_a_key_error(call):
 def test_a_tensor_replaces_the_values_and_nested_tensordicts_of_some_elements(entry):
     stack = lazy_stack([TensorDict({"k": entry}), TensorDict({})])
     assert stack.set("k", torch.ones(2), inplace=True)["k"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("index", [(None, ...), (slice(None), ...), (0, ...)], ids=str)
+def test_an_ellipsis_at_the_end_of_an_index_needs_no_common_number_of_dimensions(index):
+    stack = lazy_stack([TensorDict({"a": torch.zeros(1)}, [1]), TensorDict({"a": torch.zeros(1, 2)}, [1])])
+    stack.set_at_("a", 1.0, index)
+    assert stack[0]["a"].tolist() == [1]
+    assert stack[1]["a"].tolist() == ([[0, 0]] if index[0] == 0 else [[1, 1]])

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+
+from fuzzing.calls import Program
+from fuzzing.outcomes import Difference
 from fuzzing.predicates import Rule, overlapping_keys, seen
+from fuzzing.words import SUMS
 
 __all__ = ["CORNERS"]
 
 RAGGED = "operations of a lazy stack whose elements"
+
+
+def _is_cut_by_vmap(program: Program, difference: Difference) -> bool:
+    """Whether a nested batch size, or its names, are those of ours without the last dimensions."""
+    if program.call.name != "vmap" or difference.kind not in ("batch", "names") or "." not in difference.place:
+        return False
+    theirs, ours = ast.literal_eval(difference.theirs), ast.literal_eval(difference.ours)
+    return len(theirs) < len(ours) and ours[: len(theirs)] == theirs
+
 
 CORNERS = (
     seen(
@@ -25,12 +39,12 @@ CORNERS = (
         place=r"result\[\d+\]\.",
         kinds="Values?.*locked",
     ),
+    Rule("nested batch sizes after `max`", _is_cut_by_vmap),
     seen(
-        "nested batch sizes after `max`",
-        calls="vmap",
-        kind="^(batch|names)$",
-        place=r"^result\..*\w",
-        kinds="nested|^lazy",
+        "`td.prod(dim=(0, 1))`",
+        calls=SUMS,
+        kind="^result > RuntimeError",
+        ours="appears multiple times in the list of dims",
     ),
     seen(
         "nested batch sizes after `max`",
@@ -58,6 +72,7 @@ CORNERS = (
         kind="^result > StackError",
         kinds="^lazy.*ragged",
         ours="Failed to stack tensors .* under the key",
+        text=r"I\[(.*, )?\.\.\., ",
     ),
     seen(
         "`td.separates(key, strict=False)`",

@@ -228,8 +228,8 @@ def _index_of_entry(parent: Any, name: str, index: Any) -> Index:
     inner = parent._inmost()
     if inner._indexes_entries or not (inner._makes_entries or inner._reads_copy):
         return Index(index, entry.shape)
-    if not (type(index) is tuple and any(part is Ellipsis for part in index)):
-        return Index(index, size)
+    if not (type(index) is tuple and any(part is Ellipsis for part in index[:-1])):
+        return Index(index, size)  # an ellipsis at the end leaves the own dimensions out
     shape = inner._shape_of(name)
     own = Index(index, torch.Size([max(n, 0) for n in shape])).of_leading(len(size))
     if own is None:
