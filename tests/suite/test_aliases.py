@@ -65,6 +65,7 @@ LINES = [
     "from tensordict.utils import _LOCK_ERROR, _KEY_ERROR, _NON_STR_KEY_ERR, _pass_through, _infer_size_impl",
     "from tensordict.utils import convert_ellipsis_to_idx, infer_size_impl, is_batchedtensor, is_namedtuple",
     "from tensordict.utils import expand_as_right, prod, set_lazy_legacy",
+    "from tensordict import implement_for, is_batchedtensor",
     "from tensordict.tensorclass import is_tensor_collection, NonTensorData, NonTensorStack",
     "from tensordict.functional import pad, pad_sequence, dense_stack_tds",
     "import tensordict; tensordict.nn.functional_modules._exclude_td_from_pytree().set()",

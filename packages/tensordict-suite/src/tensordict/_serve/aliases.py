@@ -51,6 +51,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 # public modules that answer to private names
 ANSWER = ("tensordict.base", "tensordict.utils", "tensordict.tensorclass", "tensordict.nn")
 
+# private names that the package itself answers to
+AT_THE_TOP = ("implement_for", "is_batchedtensor")
+
 # private name -> module that owns the public one, and its name
 PRIVATE: Mapping[str, tuple[str, str]] = {
     "Buffer": ("torch.nn", "Buffer"),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-from tensordict._serve.aliases import ANSWER, MODULES, PRIVATE, RELEASE
+from tensordict._serve.aliases import ANSWER, AT_THE_TOP, MODULES, PRIVATE, RELEASE
 from tensordict._serve.names import OWNERS, RENAMED, SUBMODULES
 
 
@@ -61,6 +61,7 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
     """
     owner_of = {name: owner for owner, names in OWNERS[module].items() for name in names.split()}
     renamed = RENAMED.get(module, {})
+    private = PRIVATE if module in ANSWER else AT_THE_TOP if module == "tensordict" else ()
 
     def lookup(name: str) -> object:
         value: object
@@ -71,7 +72,7 @@ def serve(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
             return exported()
         if name == "__version__" and module == "tensordict":
             value = RELEASE
-        elif name in PRIVATE and module in ANSWER and name not in owner_of:
+        elif name in private and name not in owner_of:
             value = _fetch(module, *PRIVATE[name])
         else:
             current = renamed.get(name, name)
