@@ -29,7 +29,7 @@ EXCEPTIONS = {
     "LazyStackedTensorDict.maybe_dense_stack": {"by position", "by name", "strict"},
     # non-tensor data has the names of tensordicts
     "MetaData.copy_": {"by name"},
-    "MetaData.set": {"by position", "by name"},
+    "MetaData.set": {"by name"},
     "MetaData.set_at_": {"by position", "by name"},
     "NonTensorStack.from_dict": {"stack_dim_name", "stack_dim"},  # those of lazy stacks, which it is not here
     "NonTensorStack.from_list": {"by name"},
