@@ -463,8 +463,11 @@ class Access(Node):
 
     def _write_entry(self, key: str, old: Any, value: Any, non_blocking: bool = False) -> None:
         """Write a value into the entry ``old`` of a key."""
-        plain = type(old) is Tensor and type(value) is Tensor and not old.is_nested and not value.is_nested
-        if plain and old.shape == value.shape and type(self._entries) is dict:
+        try:
+            fits = type(old) is Tensor and type(value) is Tensor and old.shape == value.shape
+        except RuntimeError:  # nested tensors of the strided layout have no shape
+            fits = False
+        if fits and type(self._entries) is dict:
             try:
                 old.copy_(value, non_blocking)
             except RuntimeError as error:
