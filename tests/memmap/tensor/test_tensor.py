@@ -245,6 +245,17 @@ def test_copies_are_plain(path):
     assert repr(MemoryMappedTensor([1])) == "MemoryMappedTensor([1])"
 
 
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_copy_of_a_module_with_mapped_parameters_has_parameters(requires_grad: bool) -> None:
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(MemoryMappedTensor([1.0, 2.0]), requires_grad=requires_grad)
+    copied = copy.deepcopy(module).weight
+    assert type(copied) is torch.nn.Parameter and copied.requires_grad is requires_grad
+    with torch.no_grad():
+        module.weight.add_(1)
+    assert copied.tolist() == [1, 2]
+
+
 def test_large_row_gathers_and_scatters_equal_indexing():
     plain = torch.arange(300 * 500).reshape(300, 500)
     made = MemoryMappedTensor.from_tensor(plain)

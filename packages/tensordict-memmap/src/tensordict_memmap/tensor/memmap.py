@@ -466,8 +466,12 @@ class MemoryMappedTensor(Filled, Views):
         return view
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """Return a plain tensor with the same values, since two independent copies cannot share one file."""
-        copied: torch.Tensor = super().detach().clone().requires_grad_(self.requires_grad)
+        """Return a plain tensor or parameter of the same values, since two independent copies cannot share one file."""
+        copied: torch.Tensor = super().detach().clone()
+        if isinstance(self, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
+        else:
+            copied.requires_grad_(self.requires_grad)
         memo[id(self)] = copied
         return copied
 
