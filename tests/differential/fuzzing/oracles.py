@@ -150,7 +150,10 @@ def rows_move(program: Program, difference: Difference) -> bool:
     if not isinstance(after, Tree) or after.batch != tuple(moved.shape):
         return False
     places = list(np.ndindex(*before.batch))
-    return all(
-        _same(rows(after, position), rows(before, places[int(moved[position])]), False)
-        for position in np.ndindex(*after.batch)
-    )
+    try:
+        return all(
+            _same(rows(after, position), rows(before, places[int(moved[position])]), False)
+            for position in np.ndindex(*after.batch)
+        )
+    except IndexError:  # an entry that does not start with the batch size
+        return False

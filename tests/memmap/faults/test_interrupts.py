@@ -12,16 +12,18 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 
 from tensordict_core import TensorDict
-from tensordict_memmap import load_memmap, lock_timeout, save
+from tensordict_memmap import MemoryMappedTensor, load_memmap, lock_timeout, save
 from tensordict_memmap.engine import executor
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.storage import locks
+from tensordict_memmap.tensor import mapping
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="signals and locks of POSIX")
 
@@ -311,3 +313,23 @@ def test_files_of_a_failed_save_are_closed_and_freed_with_its_error(tmp_path, mo
         assert freed() is None and open_files() == before
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="lists the mappings of this process")
+@pytest.mark.parametrize("name", ["Place", "_bytes_at"])
+def test_an_interrupt_as_a_file_is_mapped_leaves_no_mapping(tmp_path, monkeypatch, name):
+    path = tmp_path / "leaf.memmap"
+    path.write_bytes(bytes(64))
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mapping, name, interrupted)
+    try:
+        MemoryMappedTensor.from_filename(path, torch.uint8, [64])
+    except KeyboardInterrupt:
+        pass
+    else:
+        pytest.fail("the file was mapped without an interrupt")
+    gc.collect()
+    assert str(path) not in Path("/proc/self/maps").read_text()

@@ -101,16 +101,22 @@ class _Pages:
 
     __slots__ = ("__array_interface__", "address", "nbytes")
 
-    def __init__(self, place: Place, skipped: int) -> None:
-        self.address = address = place.address
-        self.nbytes = nbytes = place.nbytes
-        _live[address] = place
+    def __init__(
+        self, fd: int, filename: str | None, nbytes: int, offset: int, identity: tuple[int, int], shared: bool
+    ) -> None:
+        skipped = offset % syscalls.PAGE
+        self.nbytes = size = nbytes + skipped
+        # held at once, so that pages are unmapped whatever is raised here
+        self.address = address = syscalls.map_file(fd, size, offset - skipped, shared=shared)
+        _live[address] = Place(address, size, filename or "", offset - skipped, identity)
         # a ctypes array type would do the same, but takes ten times as long to create
-        self.__array_interface__ = _bytes_at(address + skipped, nbytes - skipped)
+        self.__array_interface__ = _bytes_at(address + skipped, nbytes)
 
     def __del__(self) -> None:
-        _live.pop(self.address, None)  # first: another thread may map this address at once
-        syscalls.unmap(self.address, self.nbytes)
+        address = getattr(self, "address", None)
+        if address is not None:
+            _live.pop(address, None)  # first: another thread may map this address at once
+            syscalls.unmap(address, self.nbytes)
 
 
 class _Foreign:
@@ -290,7 +296,4 @@ def _map(fd: int, filename: str | None, nbytes: int, offset: int, identity: tupl
     if not syscalls.POSIX:
         with os.fdopen(os.dup(fd), "r+b" if shared else "rb") as file:
             return np.memmap(file, np.uint8, "r+" if shared else "c", offset, (nbytes,))
-    skipped = offset % syscalls.PAGE
-    address = syscalls.map_file(fd, nbytes + skipped, offset - skipped, shared=shared)
-    place = Place(address, nbytes + skipped, filename or "", offset - skipped, identity)
-    return np.asarray(_Pages(place, skipped))
+    return np.asarray(_Pages(fd, filename, nbytes, offset, identity, shared))
