@@ -60,7 +60,11 @@ def test_writes_to_a_component_reach_the_file():
 
 def test_files_are_created_and_replaced_as_those_of_other_tensors():
     made = MemoryMappedTensor.from_tensor(nested(), filename="x.memmap")
-    assert MemoryMappedTensor.from_tensor(made) is made
+    assert MemoryMappedTensor.from_tensor(made, filename="x.memmap") is made
+    copied = MemoryMappedTensor.from_tensor(made)
+    assert copied is not made and same(copied, made)
+    copied[0].fill_(-1)
+    assert same(made, nested())
     with pytest.raises(RuntimeError, match="existsok=False"):
         MemoryMappedTensor.from_tensor(nested(), filename="x.memmap")
     with pytest.raises(RuntimeError, match="copy_existing=True"):
