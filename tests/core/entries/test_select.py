@@ -371,6 +371,18 @@ def test_methods_of_keys_return_non_tensor_data_unchanged(make, method):
     assert data.replace({}).tolist() == data.tolist()
 
 
+def test_an_empty_lazy_stack_stays_lazy_if_the_batch_size_starts_with_its_own():
+    rows = [TensorDict({"a": torch.ones(3), "n": TensorDict({"b": torch.ones(3, 1)}, [3, 1])}, [3]) for _ in range(2)]
+    stack = lazy_stack(rows, 1)
+    for given, size in ((None, (3, 2)), ([3, 2], (3, 2)), ([3, 2, 1], (3, 2, 1))):
+        empty = stack.empty(batch_size=given, names=["x", "y", "z"][: len(size)])
+        assert isinstance(empty, LazyStackedTensorDict) and empty.stack_dim == 1 and empty.batch_size == size
+        assert empty.names == ["x", "y", "z"][: len(size)] and not list(empty.keys(True))
+    assert stack.empty(True, batch_size=[3, 2, 1])["n"].batch_size == (3, 2, 1)
+    for given in ([], [3], [4, 2], [3, 5]):
+        assert type(stack.empty(batch_size=given)) is TensorDict
+
+
 def test_empty_keeps_the_nested_tensordicts_of_ragged_stacks():
     rows = [TensorDict({"a": torch.ones(width), "n": {"x": torch.ones(width)}}) for width in (1, 2)]
     empty = lazy_stack(rows).empty(recurse=True, batch_size=[2])

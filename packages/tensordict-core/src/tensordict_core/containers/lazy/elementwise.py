@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
-from tensordict_core.base.meta import names_or_none
+from tensordict_core.base.meta import as_batch_size, names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
@@ -179,11 +179,21 @@ class LazyElementwise(TensorDictBase, abstract=True):
             stack._put_names(result._meta.names)
         return stack.lock_() if result._locked else stack
 
-    def empty(self: Any, recurse: bool = False, **kwargs: Any) -> Any:
-        """Return a lazy stack of empty elements; a plain tensordict if a batch size or names are given."""
-        if kwargs.get("batch_size") is not None or kwargs.get("names") is not None or not self.tensordicts:
-            return super().empty(recurse, **kwargs)
-        return self._restacked([td.empty(recurse, **kwargs) for td in self.tensordicts])
+    def empty(self: Any, recurse: bool = False, *, batch_size: Any = None, names: Any = None, **kwargs: Any) -> Any:
+        """Return a lazy stack of empty elements; a plain tensordict if the batch size does not start with that of this.
+
+        The arguments are those of `TensorDict.empty`.
+        """
+        own, dim = self._meta.batch_size, self.stack_dim
+        size = own if batch_size is None else as_batch_size(batch_size)
+        if not self.tensordicts or size[: len(own)] != own:
+            return super().empty(recurse, batch_size=batch_size, names=names, **kwargs)
+        if size != own:
+            kwargs["batch_size"] = size[:dim] + size[dim + 1 :]
+        stack = self._restacked([td.empty(recurse, **kwargs) for td in self.tensordicts])
+        if names is not None:
+            stack.names = names
+        return stack
 
     def is_contiguous(self: Any) -> bool:
         """Return ``False``, because the elements have separate memory."""
