@@ -48,6 +48,13 @@ def test_nested_states_are_loaded(wrap):
         params.load_state_dict(wrap({**state, "n": {**state["n"], "z": torch.ones(1)}}))
 
 
+def test_a_nested_state_with_two_values_for_a_name_is_refused():
+    params = TensorDictParams(TensorDict({"n": {"b": torch.zeros(1)}}))
+    with pytest.raises(KeyError, match=r"n\.b"):
+        params.load_state_dict({"n.b": torch.ones(1), "n": {"b": torch.ones(1)}})
+    assert params["n", "b"] == 0
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_casts_keep_the_objects_of_parameters_and_buffers(dtype):
     held = nn.Buffer(torch.arange(2.0))

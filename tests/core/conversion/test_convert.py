@@ -225,7 +225,7 @@ def test_from_dict_instance_of_a_tensordict_keeps_its_batch_size_names_and_devic
     td = TensorDict({"a": torch.zeros(4)}, [4])
     found = td.from_dict_instance(source)
     assert found.batch_size == (2,) and found.names == ["time"] and found.device == torch.device("cpu")
-    assert found["a"] is source["a"]
+    assert found["a"] is source["a"] and td.from_dict_instance(source, auto_batch_size=False).names == ["time"]
     assert td.from_dict_instance(source, batch_size=[2, 3]).batch_size == (2, 3)
     assert all(td.from_dict_instance(source, **{k: 2}).ndim == 2 for k in ("batch_dims", "auto_batch_size"))
 

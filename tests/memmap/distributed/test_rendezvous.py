@@ -116,26 +116,16 @@ def test_a_rank_that_is_at_the_next_save_ends_the_one_that_it_cancelled(start):
     assert same(start(first), arrived)
 
 
-def test_a_late_rank_of_a_cancelled_save_is_notified_at_once(start):
-    first, second = teams(2)
+@pytest.mark.parametrize("cancelled", [0, 1], ids=["the coordinator", "another rank"])
+def test_a_late_rank_of_a_cancelled_save_is_notified_at_once(start, cancelled):
+    ranks = teams(2)
     with pytest.raises(CancelledError):
-        start(first, lambda: True).result(WAIT)
+        start(ranks[cancelled], lambda: True).result(WAIT)
     before = time.monotonic()
-    with pytest.raises(RankCancelledError, match="cancelled on rank 0"):
-        start(second).result(WAIT)
+    with pytest.raises(RankCancelledError, match=f"cancelled on rank {cancelled}"):
+        start(ranks[1 - cancelled]).result(WAIT)
     assert time.monotonic() - before < WAIT / 2
-    assert same(start(first), start(second))
-
-
-def test_the_coordinator_learns_at_once_that_a_rank_cancelled(start):
-    first, second = teams(2)
-    with pytest.raises(CancelledError):
-        start(second, lambda: True).result(WAIT)
-    before = time.monotonic()
-    with pytest.raises(RankCancelledError, match="cancelled on rank 1"):
-        start(first).result(WAIT)
-    assert time.monotonic() - before < WAIT / 2
-    assert same(start(first), start(second))
+    assert same(*map(start, ranks))
 
 
 def test_ranks_that_cancel_at_random_moments_meet_at_the_next_save(start):

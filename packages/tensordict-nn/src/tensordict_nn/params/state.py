@@ -25,6 +25,9 @@ def check_names(keys: Iterable[str], state: Mapping[str, Any], prefix: str) -> N
 def joined_keys(state: Any) -> Any:
     """Return a state dict whose nested keys are joined by dots, from dictionaries or tensordicts in each other.
 
+    Raises:
+        KeyError: A joined key is the name of another entry.
+
     >>> joined_keys({"a": 1, "n": {"b": 2}})
     {'a': 1, 'n.b': 2}
     """
@@ -32,10 +35,11 @@ def joined_keys(state: Any) -> Any:
         return state
     joined: dict[str, Any] = {}
     for key, value in state.items():
-        if _is_nested(value):
-            joined.update((f"{key}.{name}", leaf) for name, leaf in joined_keys(value).items())
-        else:
-            joined[key] = value
+        parts = (
+            {f"{key}.{name}": leaf for name, leaf in joined_keys(value).items()} if _is_nested(value) else {key: value}
+        )
+        check_names(parts, joined, "")
+        joined.update(parts)
     return joined
 
 

@@ -305,8 +305,8 @@ class Conversion(Node):
             if isinstance(own, Node) and not own._is_opaque:
                 value = own.from_dict_instance(value, device=options.get("device"))
             entries[key] = value
-        sized = any(options.get(name) is not None for name in ("batch_size", "batch_dims", "auto_batch_size"))
-        if isinstance(input_dict, Node) and not sized:
+        given = options.get("auto_batch_size") or any(options.get(k) is not None for k in ("batch_size", "batch_dims"))
+        if isinstance(input_dict, Node) and not given:
             meta = input_dict._meta
             options = {"names": meta.names, "device": meta.device, **options, "batch_size": meta.batch_size}
         return self._from_entries(entries, **options)
