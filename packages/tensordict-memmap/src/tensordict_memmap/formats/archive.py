@@ -1,8 +1,8 @@
 """Archive format: headers and index of a zip file whose entries are the files of a tree, aligned for mapping.
 
-A stored payload starts at a multiple of 64 bytes, by padding in its local header. Sizes and offsets from 4 GiB on use
-the zip64 extension (PKWARE's APPNOTE, sections 4.3 and 4.5). The index of a file is not trusted: entries that exceed
-the file, overlap or lead out of the folder raise an error.
+A stored payload starts at a multiple of 64 bytes, by padding in its local header (PKWARE's APPNOTE, sections 4.3 and
+4.5). The index of a file is not trusted: entries that exceed the file, overlap or lead out of the folder raise an
+error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ __all__ = [
     "Member",
     "blocks",
     "check_description",
-    "closing",
     "local_header",
     "read_index",
 ]
@@ -45,9 +44,6 @@ ALIGNMENT = 64
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
-_END = struct.Struct("<4s4H2IH")
-_END64 = struct.Struct("<4sQ2H2I4Q")
-_LOCATOR64 = struct.Struct("<4sIQI")
 _PADDING = 0x6474
 """The id of the extra field for padding: "td"."""
 
@@ -61,12 +57,7 @@ _LONGEST_DESCRIPTION = 1 << 20
 _MOST_COMPRESSED = 64
 """A compressed ``meta.json`` may have so many bytes, and so many more for each byte that it takes in the archive."""
 
-_WIDE = 0xFFFFFFFF
-_UTF8 = 0x800
 _ENCRYPTED = 0x1
-_VERSION = 45
-_DATE = (1 << 5) | 1
-"""The earliest date of the format, since archives do not record when they were saved."""
 
 
 @dataclass(slots=True)
@@ -98,58 +89,26 @@ class Member:
         """Whether the payload is stored without compression."""
         return self.method == zipfile.ZIP_STORED
 
+    def info(self) -> zipfile.ZipInfo:
+        """Return the record of a stored member; its date is the earliest one, since archives do not record any."""
+        made = zipfile.ZipInfo(self.name)
+        made.create_system = 0  # of files without permissions
+        made.header_offset, made.CRC = self.header, self.crc
+        made.file_size = made.compress_size = self.size
+        return made
+
 
 def local_header(member: Member, position: int, *, align: bool) -> bytes:
     """Return the local header of a stored member at ``position``; set ``member.header`` and ``member.offset``."""
-    name = member.name.encode()
-    wide = struct.pack("<2H2Q", 1, 16, member.size, member.size) if member.size >= _WIDE else b""
-    start = position + _LOCAL.size + len(name) + len(wide)
-    extra = wide
-    if align:
-        padding = -(start + 4) % ALIGNMENT
-        extra += struct.pack("<2H", _PADDING, padding) + bytes(padding)
     member.header = position
-    member.offset = position + _LOCAL.size + len(name) + len(extra)
-    size = min(member.size, _WIDE)
-    fixed = (b"PK\3\4", _VERSION, _UTF8, 0, 0, _DATE, member.crc, size, size, len(name), len(extra))
-    return _LOCAL.pack(*fixed) + name + extra
-
-
-def closing(members: list[Member], position: int) -> bytes:
-    """Return the central directory and the end record of an archive, to be written at ``position``."""
-    parts = []
-    for member in members:
-        name = member.name.encode()
-        wide = [n for n in (member.size, member.size, member.header) if n >= _WIDE]
-        extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-        size, header = min(member.size, _WIDE), min(member.header, _WIDE)
-        fixed = (
-            b"PK\1\2",
-            _VERSION,
-            _VERSION,
-            _UTF8,
-            0,
-            0,
-            _DATE,
-            member.crc,
-            size,
-            size,
-            len(name),
-            len(extra),
-            0,
-            0,
-            0,
-            0,
-        )
-        parts.append(_CENTRAL.pack(*fixed, header) + name + extra)
-    directory = b"".join(parts)
-    count, size = len(members), len(directory)
-    end = b""
-    if count >= 0xFFFF or position >= _WIDE or size >= _WIDE:
-        end = _END64.pack(b"PK\6\6", 44, _VERSION, _VERSION, 0, 0, count, count, size, position)
-        end += _LOCATOR64.pack(b"PK\6\7", 0, position + size, 1)
-    counts = (min(count, 0xFFFF),) * 2
-    return directory + end + _END.pack(b"PK\5\6", 0, 0, *counts, min(size, _WIDE), min(position, _WIDE), 0)
+    info = member.info()
+    header = info.FileHeader()
+    if align:
+        padding = -(position + len(header) + 4) % ALIGNMENT
+        info.extra = struct.pack("<2H", _PADDING, padding) + bytes(padding)
+        header = info.FileHeader()
+    member.offset = position + len(header)
+    return header
 
 
 def read_index(data: memoryview, file: zipfile.ZipFile, where: str) -> dict[str, Member]:

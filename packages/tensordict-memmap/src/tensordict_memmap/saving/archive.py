@@ -24,7 +24,7 @@ from tensordict_memmap.engine.sources import FileRange, check_memory, chunks, de
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
-from tensordict_memmap.formats.archive import METHODS, Member, closing, local_header
+from tensordict_memmap.formats.archive import METHODS, Member, local_header
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener, bytes_of
 from tensordict_memmap.saving.job import Run, Writer
@@ -273,8 +273,8 @@ def _write_stored(files: Sequence[TreeFile], staged: str, run: Run) -> None:
         for member in members:
             out.seek(member.header)
             out.write(_header(member, member.header))
-        out.seek(position)
-        out.write(closing(members, position))
+        with zipfile.ZipFile(out, "w") as archive:  # which writes the directory at the end
+            archive.start_dir, archive.filelist = position, [member.info() for member in members]
         if run.durable:
             out.flush()
             os.fsync(out.fileno())

@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import torch
 
+from tensordict_core.extension import with_options
 from tensordict_memmap.schema.nested import count_of, shape_of
 
 __all__ = ["Filled", "check_device"]
+
+
+class LikeOptions(TypedDict, total=False):
+    """The options of ``empty_like`` and its siblings, which are those of :meth:`Filled.empty`."""
+
+    filename: str | os.PathLike[str] | None
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    existsok: bool
+
+
+_DEFAULTS = {"filename": None, "dtype": None, "device": None, "existsok": False}
 
 
 class Filled:
@@ -119,75 +132,53 @@ class Filled:
         return cls._make(target, value.dtype, filename, existsok, filled)
 
     @classmethod
-    def empty_like(
-        cls,
-        input: torch.Tensor,
-        *,
-        filename: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> Self:
+    @with_options(LikeOptions, _DEFAULTS)
+    def empty_like(cls, input: torch.Tensor, **options: Unpack[LikeOptions]) -> Self:
         """Like :meth:`empty`, with the shape and dtype of a tensor.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.empty_like(torch.ones(2, 3)).shape
         torch.Size([2, 3])
         """
-        return cls.empty(shape=shape_of(input), filename=filename, dtype=dtype or input.dtype, **options)
+        return cls.empty(shape=shape_of(input), **_as(input, options))
 
     @classmethod
-    def zeros_like(
-        cls,
-        input: torch.Tensor,
-        *,
-        filename: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> Self:
+    @with_options(LikeOptions, _DEFAULTS)
+    def zeros_like(cls, input: torch.Tensor, **options: Unpack[LikeOptions]) -> Self:
         """Like :meth:`zeros`, with the shape and dtype of a tensor.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.zeros_like(torch.ones(2))
         MemoryMappedTensor([0., 0.])
         """
-        return cls.empty_like(input, filename=filename, dtype=dtype, **options)
+        return cls.empty_like(input, **options)
 
     @classmethod
-    def ones_like(
-        cls,
-        input: torch.Tensor,
-        *,
-        filename: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> Self:
+    @with_options(LikeOptions, _DEFAULTS)
+    def ones_like(cls, input: torch.Tensor, **options: Unpack[LikeOptions]) -> Self:
         """Like :meth:`ones`, with the shape and dtype of a tensor.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.ones_like(torch.zeros(2))
         MemoryMappedTensor([1., 1.])
         """
-        return cls.full_like(input, 1, filename=filename, dtype=dtype, **options)
+        return cls.full_like(input, 1, **options)
 
     @classmethod
-    def full_like(
-        cls,
-        input: torch.Tensor,
-        fill_value: Any,
-        *,
-        filename: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> Self:
+    @with_options(LikeOptions, _DEFAULTS)
+    def full_like(cls, input: torch.Tensor, fill_value: Any, **options: Unpack[LikeOptions]) -> Self:
         """Like :meth:`full`, with the shape and dtype of a tensor.
 
         >>> from tensordict_memmap import MemoryMappedTensor
         >>> MemoryMappedTensor.full_like(torch.zeros(2), 5)
         MemoryMappedTensor([5., 5.])
         """
-        return cls.full(
-            shape=shape_of(input), fill_value=fill_value, filename=filename, dtype=dtype or input.dtype, **options
-        )
+        return cls.full(shape=shape_of(input), fill_value=fill_value, **_as(input, options))
+
+
+def _as(input: torch.Tensor, options: LikeOptions) -> LikeOptions:
+    """Return the options with the dtype of a tensor if they give none."""
+    return {**options, "dtype": options.get("dtype") or input.dtype}
 
 
 def check_device(device: torch.device | str | None) -> None:
