@@ -43,31 +43,14 @@ def from_h5(
     tensor([2, 3])
     >>> td.close()
     """
-    return _opened(
-        "h5", h5_file, mode, auto_batch_size, batch_dims, batch_size, non_tensor_as_stack, allow_pickle, kwargs
-    )
+    options = {"mode": mode, "batch_size": batch_size, "non_tensor_as_stack": non_tensor_as_stack, **kwargs}
+    return _opened("h5", h5_file, auto_batch_size, batch_dims, allow_pickle=allow_pickle, **options)
 
 
 def _opened(
-    backend: str,
-    filename: Any,
-    mode: str,
-    auto_batch_size: bool,
-    batch_dims: int | None,
-    batch_size: Any,
-    non_tensor_as_stack: bool,
-    allow_pickle: bool | None,
-    kwargs: dict[str, Any],
+    backend: str, filename: Any, auto_batch_size: bool, batch_dims: int | None, **options: Any
 ) -> PersistentTensorDict:
-    td = PersistentTensorDict(
-        filename=filename,
-        mode=mode,
-        backend=backend,
-        batch_size=batch_size,
-        non_tensor_as_stack=non_tensor_as_stack,
-        allow_pickle=allow_pickle,
-        **kwargs,
-    )
+    td = PersistentTensorDict(filename=filename, backend=backend, **options)
     if auto_batch_size:
         td.auto_batch_size_(batch_dims)
     return td
@@ -104,8 +87,8 @@ def from_zarr(
     >>> from_zarr("rows.zarr")[1]["x"]
     tensor([2, 3])
     """
-    given = (batch_size, non_tensor_as_stack, allow_pickle)
-    return _opened("zarr", zarr_file, mode, auto_batch_size, batch_dims, *given, kwargs)
+    options = {"mode": mode, "batch_size": batch_size, "non_tensor_as_stack": non_tensor_as_stack, **kwargs}
+    return _opened("zarr", zarr_file, auto_batch_size, batch_dims, allow_pickle=allow_pickle, **options)
 
 
 def to_zarr(td: Any, filename: Any, *, allow_pickle: bool | None = None, **kwargs: Any) -> PersistentTensorDict:

@@ -22,35 +22,21 @@ class Connection:
 
     Args:
         backend: ``"redis"`` or ``"dragonfly"``, which use the same protocol.
-        host: The host of the server.
-        port: The port of the server.
-        db: The number of the database.
-        unix_socket_path: The socket of a server on this machine, in place of host and port.
         client: A client of redis-py that is used as it is; it must not decode responses.
-        options: More options of ``redis.Redis``, such as ``password``, ``ssl`` and ``socket_timeout``.
+        options: The options of ``redis.Redis``: ``host``, ``port``, ``db``, ``unix_socket_path`` and others.
 
     Raises:
         ValueError: The backend is unknown.
         ImportError: redis-py is not installed.
     """
 
-    def __init__(
-        self,
-        backend: str,
-        host: str,
-        port: int,
-        db: int,
-        unix_socket_path: str | None,
-        client: Any,
-        options: dict[str, Any],
-    ) -> None:
+    def __init__(self, backend: str, client: Any, options: dict[str, Any]) -> None:
         if backend not in BACKENDS:
             raise ValueError(f"backend={backend!r} is unknown; pass {' or '.join(map(repr, BACKENDS))}")
         self._redis = require("redis", "TensorDictStore")
         self.backend = backend
-        self.place = unix_socket_path or f"{host}:{port}"
-        self._options = {"db": db, "socket_connect_timeout": 5, **options}
-        self._options |= {"unix_socket_path": unix_socket_path} if unix_socket_path else {"host": host, "port": port}
+        self.place = options["unix_socket_path"] or f"{options['host']}:{options['port']}"
+        self._options = {"socket_connect_timeout": 5, **options}
         self._given = client
         if client is not None:
             known = client.get_connection_kwargs()
@@ -68,7 +54,7 @@ class Connection:
             raise TypeError(
                 "a store over a client that was passed to it cannot be pickled; pass host and port instead of client"
             )
-        return _connected, (self.backend, self._options)
+        return type(self), (self.backend, None, self._options)
 
     @property
     def client(self) -> Any:
@@ -181,9 +167,3 @@ class Connection:
             self._client.close()
         if self._wire is not None:
             self._wire.close()
-
-
-def _connected(backend: str, options: dict[str, Any]) -> Connection:
-    options = dict(options)
-    host, port = options.pop("host", "localhost"), options.pop("port", 6379)
-    return Connection(backend, host, port, options.pop("db"), options.pop("unix_socket_path", None), None, options)

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
-
-import torch
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from tensordict_core import TensorDict, is_tensorclass
-from tensordict_core.extension import CustomContainer, Meta, Node, as_batch_size, as_device, find_type
+from tensordict_core.extension import CustomContainer, Meta, Node, as_batch_size, as_device, find_type, with_options
 from tensordict_store.nodes import around, inside
-from tensordict_store.redis.connection import Connection
+from tensordict_store.redis.options import DEFAULTS, ServerOptions, StoreOptions, tree_at
 from tensordict_store.redis.tree import Change, Path, Tree
 from tensordict_store.redis.writes import add_zeros
 
-__all__ = ["Constructors", "tree_at"]
-
-_OWN = ("td_id", "cache_metadata", "ttl", "allow_pickle", "client")
-
-Address = tuple[str, str, int, int, str | None]
-"""The backend, host, port, database and socket of a server."""
-
-
-def tree_at(address: Address, prefix: str, options: dict[str, Any]) -> Tree:
-    """Return the tree of a tensordict on a server; it has a new id unless the options of the constructor give one."""
-    redis_options = {key: value for key, value in options.items() if key not in _OWN}
-    connection = Connection(*address, options.get("client"), redis_options)
-    td_id = options.get("td_id")
-    tree = Tree(connection, prefix, str(uuid.uuid4()) if td_id is None else td_id, options.get("cache_metadata", True))
-    tree.ttl = options.get("ttl")
-    return tree
+__all__ = ["Constructors"]
 
 
 class Constructors:
@@ -47,18 +29,11 @@ class Constructors:
         def _add_node(self, path: Path, node: Any, change: Change, facts: dict[str, Any]) -> None: ...
 
     @classmethod
+    @with_options(StoreOptions, DEFAULTS)
     def from_tensordict(
         cls,
         td: Any,
-        *,
-        backend: str = "redis",
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        unix_socket_path: str | None = None,
-        prefix: str = "tensordict",
-        device: torch.device | str | int | None = None,
-        **kwargs: Any,
+        **options: Unpack[StoreOptions],
     ) -> Self:
         """Store a tensordict on a server, in one request.
 
@@ -71,7 +46,7 @@ class Constructors:
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
             device: The device of tensors that are read; by default the device of the tensordict.
-            **kwargs: More arguments of the constructor.
+            **options: More options of the constructor.
 
         Raises:
             ConnectionError: The server does not answer.
@@ -81,34 +56,28 @@ class Constructors:
         >>> TensorDictStore.from_tensordict(TensorDict({"a": torch.arange(3)}, [3]))[1:]["a"]
         tensor([1, 2])
         """
-        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, kwargs)
+        tree = tree_at(options)
         if is_tensorclass(td):
             td = inside(td)
         own = td._meta
-        meta = Meta(own.batch_size, own.device if device is None else as_device(device), own.names)
-        self = cls._at(tree, (), meta, bool(kwargs.get("allow_pickle")))
+        meta = Meta(own.batch_size, as_device(options.get("device")) or own.device, own.names)
+        self = cls._at(tree, (), meta, bool(options.get("allow_pickle")))
         change = Change()
         self._add_node((), td._now() if isinstance(td, CustomContainer) else td._solid(), change, {})
         self._create(change)
         return self
 
     @classmethod
+    @with_options(StoreOptions, DEFAULTS)
     def from_dict(
         cls,
         input_dict: Any,
         *,
-        backend: str = "redis",
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        unix_socket_path: str | None = None,
-        prefix: str = "tensordict",
         auto_batch_size: bool = False,
         batch_size: Sequence[int] | int | None = None,
-        device: torch.device | str | int | None = None,
         batch_dims: int | None = None,
         names: Sequence[str | None] | None = None,
-        **kwargs: Any,
+        **options: Unpack[StoreOptions],
     ) -> Self:
         """Store a dictionary on a server, in one request.
 
@@ -125,7 +94,7 @@ class Constructors:
             device: The device of tensors that are read.
             batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
             names: A name for each batch dimension.
-            **kwargs: More arguments of the constructor.
+            **options: More options of the constructor.
 
         >>> from tensordict_store import TensorDictStore
         >>> TensorDictStore.from_dict({"a": torch.arange(3)}, batch_size=[3])[1:]["a"]
@@ -134,29 +103,16 @@ class Constructors:
         td = input_dict if isinstance(input_dict, Node) else TensorDict(input_dict, batch_size, names=names)
         if auto_batch_size:
             td = td._clone(False).auto_batch_size_(batch_dims)
-        where: dict[str, Any] = {
-            "backend": backend,
-            "host": host,
-            "port": port,
-            "db": db,
-            "unix_socket_path": unix_socket_path,
-        }
-        return cls.from_tensordict(td, prefix=prefix, device=device, **where, **kwargs)
+        return cls.from_tensordict(td, **options)
 
     @classmethod
+    @with_options(ServerOptions, DEFAULTS)
     def from_store(
         cls,
         *,
-        backend: str = "redis",
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        unix_socket_path: str | None = None,
-        prefix: str = "tensordict",
         td_id: str,
-        device: torch.device | str | int | None = None,
         tensorclass_cls: type | str | None = None,
-        **kwargs: Any,
+        **options: Unpack[ServerOptions],
     ) -> Any:
         """Open a tensordict that is stored on a server.
 
@@ -170,7 +126,7 @@ class Constructors:
             td_id: The id of the tensordict.
             device: The device of tensors that are read.
             tensorclass_cls: The tensorclass of the result, or its registered name.
-            **kwargs: More arguments of the constructor.
+            **options: More options of the constructor.
 
         Raises:
             KeyError: The server has no tensordict with this id.
@@ -181,33 +137,20 @@ class Constructors:
         >>> TensorDictStore.from_store(td_id=stored.td_id)[1:]["a"]
         tensor([1, 2])
         """
-        where: dict[str, Any] = {
-            "backend": backend,
-            "host": host,
-            "port": port,
-            "db": db,
-            "unix_socket_path": unix_socket_path,
-        }
-        store = cls(prefix=prefix, td_id=td_id, device=device, **where, **kwargs)
+        store = cls(td_id=td_id, **options)
         chosen: Any = find_type(tensorclass_cls) if isinstance(tensorclass_cls, str) else tensorclass_cls
         if tensorclass_cls is not None and (chosen is None or not is_tensorclass(chosen)):
             raise TypeError(f"tensorclass_cls={tensorclass_cls!r} is not a tensorclass; pass the class itself")
         return store if chosen is None else around(chosen, store)
 
     @classmethod
+    @with_options(StoreOptions, DEFAULTS)
     def from_schema(
         cls,
         schema: Mapping[Any, Any],
         *,
         batch_size: Sequence[int] | int | None = None,
-        backend: str = "redis",
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        unix_socket_path: str | None = None,
-        prefix: str = "tensordict",
-        device: torch.device | str | int | None = None,
-        **kwargs: Any,
+        **options: Unpack[StoreOptions],
     ) -> Self:
         """Make a tensordict of zeros on a server; the zeros are not sent.
 
@@ -221,7 +164,7 @@ class Constructors:
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
             device: The device of tensors that are read.
-            **kwargs: More arguments of the constructor.
+            **options: More options of the constructor.
 
         >>> from tensordict_store import TensorDictStore
         >>> buffer = TensorDictStore.from_schema({"a": ([2], torch.float32)}, batch_size=[1000])
@@ -230,8 +173,8 @@ class Constructors:
         """
         size = as_batch_size(batch_size)
         td = TensorDict.from_schema(schema, batch_size=size, device="meta")
-        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, kwargs)
-        self = cls._at(tree, (), Meta(size, as_device(device)), bool(kwargs.get("allow_pickle")))
+        tree = tree_at(options)
+        self = cls._at(tree, (), Meta(size, as_device(options.get("device"))), bool(options.get("allow_pickle")))
         change = Change()
         add_zeros((), td, change)
         self._create(change)

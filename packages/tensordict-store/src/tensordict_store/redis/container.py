@@ -10,18 +10,18 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-import torch
 from torch import Tensor
 
-from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense
+from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense, with_options
 from tensordict_store.arrays.selection import ALL, Selector
 from tensordict_store.nodes import child_meta, save_by, unwrapped, wrapped
 from tensordict_store.redis.commands import Command
-from tensordict_store.redis.constructors import Constructors, tree_at
+from tensordict_store.redis.constructors import Constructors
 from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.node import ServerNode, rebuilt
+from tensordict_store.redis.options import DEFAULTS, StoreOptions, tree_at
 from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change, Path, Tree, batch_size_of, decoded, encoded
@@ -48,7 +48,7 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         ttl: The time in seconds after which the server deletes values that are stored from now on.
         allow_pickle: Whether non-tensor values that JSON cannot hold may be pickled and loaded; a pickle runs code when
             it is loaded, and anybody with access to the server can store one.
-        **redis_kwargs: Options of ``redis.Redis``, such as ``password``, ``ssl`` and ``socket_timeout``.
+        **options: Options of ``redis.Redis``, such as ``password``, ``ssl`` and ``socket_timeout``.
 
     Raises:
         ImportError: redis-py is not installed.
@@ -62,28 +62,16 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
 
     _indexes_entries = True
 
+    @with_options(StoreOptions, DEFAULTS)
     def __init__(
         self,
         *,
-        backend: str = "redis",
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        unix_socket_path: str | None = None,
-        prefix: str = "tensordict",
         batch_size: Sequence[int] | int | None = None,
-        device: torch.device | str | int | None = None,
-        client: Any = None,
-        td_id: str | None = None,
-        cache_metadata: bool = True,
-        ttl: int | None = None,
-        allow_pickle: bool | None = None,
-        **redis_kwargs: Any,
+        **options: Unpack[StoreOptions],
     ) -> None:
-        own = {"client": client, "td_id": td_id, "cache_metadata": cache_metadata, "ttl": ttl}
-        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, own | redis_kwargs)
-        where = as_device(device)
-        if td_id is None:
+        tree, allow_pickle = tree_at(options), options.get("allow_pickle")
+        where = as_device(options.get("device"))
+        if options.get("td_id") is None:
             meta = Meta(as_batch_size(batch_size), where)
             self._start_at(tree, (), meta, bool(allow_pickle))
             self._create(Change())

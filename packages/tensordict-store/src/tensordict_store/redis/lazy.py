@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
 
 from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
-from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense
+from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense, with_options
 from tensordict_store.nodes import locked_if, save_by
 from tensordict_store.redis.commands import Command
-from tensordict_store.redis.constructors import tree_at
 from tensordict_store.redis.elements import add_elements, named
 from tensordict_store.redis.layout import Record, ends_of, parse_size, shape_of
 from tensordict_store.redis.node import ServerNode, rebuilt
+from tensordict_store.redis.options import DEFAULTS, ServerOptions, StoreOptions, tree_at
 from tensordict_store.redis.ranges import Elements, as_bytes
 from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change, Path, Tree, decoded
@@ -47,7 +47,7 @@ class LazyStackedTensorDictStore(ServerNode):
         cache_metadata: Whether keys, shapes and dtypes are cached.
         ttl: The time in seconds after which the server deletes values that are stored from now on.
         allow_pickle: Whether pickled values may be stored and loaded.
-        **redis_kwargs: Options of ``redis.Redis``.
+        **options: Options of ``redis.Redis``.
 
     Raises:
         ImportError: redis-py is not installed.
@@ -60,31 +60,19 @@ class LazyStackedTensorDictStore(ServerNode):
     tensor([1., 1.])
     """
 
+    @with_options(StoreOptions, DEFAULTS)
     def __init__(
         self,
         *,
-        backend: str = "redis",
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        unix_socket_path: str | None = None,
-        prefix: str = "tensordict",
         count: int,
         stack_dim: int = 0,
         inner_batch_size: Sequence[int],
-        device: torch.device | str | int | None = None,
-        client: Any = None,
-        td_id: str | None = None,
-        cache_metadata: bool = True,
-        ttl: int | None = None,
-        allow_pickle: bool | None = None,
-        **redis_kwargs: Any,
+        **options: Unpack[StoreOptions],
     ) -> None:
-        own = {"client": client, "td_id": td_id, "cache_metadata": cache_metadata, "ttl": ttl}
-        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, own | redis_kwargs)
+        tree, device = tree_at(options), as_device(options.get("device"))
         inner = as_batch_size(inner_batch_size)
-        self._begin(tree, (), count, stack_dim, inner, as_device(device), bool(allow_pickle))
-        if td_id is None:
+        self._begin(tree, (), count, stack_dim, inner, device, bool(options.get("allow_pickle")))
+        if options.get("td_id") is None:
             self._create(Change())
         else:
             tree.load()
@@ -315,18 +303,11 @@ class LazyStackedTensorDictStore(ServerNode):
         return {"count": self._count, "stack_dim": self._dim}
 
     @classmethod
+    @with_options(StoreOptions, DEFAULTS)
     def from_lazy_stack(
         cls,
         lazy_td: Any,
-        *,
-        backend: str = "redis",
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        unix_socket_path: str | None = None,
-        prefix: str = "tensordict",
-        device: torch.device | str | int | None = None,
-        **kwargs: Any,
+        **options: Unpack[StoreOptions],
     ) -> Self:
         """Store a lazy stack on a server, in one request.
 
@@ -339,7 +320,7 @@ class LazyStackedTensorDictStore(ServerNode):
             unix_socket_path: The socket of a server on this machine.
             prefix: The first part of all names on the server.
             device: The device of tensors that are read; by default the device of the stack.
-            **kwargs: More arguments of the constructor.
+            **options: More options of the constructor.
 
         Raises:
             TypeError: ``lazy_td`` is not a lazy stack, or an entry cannot be stored.
@@ -354,27 +335,27 @@ class LazyStackedTensorDictStore(ServerNode):
             raise TypeError(
                 f"from_lazy_stack() takes a lazy stack, got {type(lazy_td).__name__}; store it with TensorDictStore"
             )
-        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, kwargs)
-        where = lazy_td.device if device is None else as_device(device)
+        tree = tree_at(options)
+        device = as_device(options.get("device")) or lazy_td.device
         elements = [part._now() if isinstance(part, CustomContainer) else part for part in lazy_td.tensordicts]
         dim = lazy_td.stack_dim
         size = lazy_td.batch_size
         inner = torch.Size((*size[:dim], *size[dim + 1 :]))
-        self = cls._at(tree, (), len(elements), dim, inner, where, bool(kwargs.get("allow_pickle")))
+        self = cls._at(tree, (), len(elements), dim, inner, device, bool(options.get("allow_pickle")))
         change = Change()
         add_elements((), elements, change, self._allow_pickle)
         self._create(change)
         return self
 
     @classmethod
+    @with_options(StoreOptions, DEFAULTS)
     def from_dict(  # type: ignore[override]  # a server has an address
         cls,
         input_dict: Any,
         *,
         auto_batch_size: bool = False,
         batch_size: Sequence[int] | int | None = None,
-        device: torch.device | str | int | None = None,
-        **kwargs: Any,
+        **options: Unpack[StoreOptions],
     ) -> Self:
         """Store elements as a stack.
 
@@ -383,7 +364,7 @@ class LazyStackedTensorDictStore(ServerNode):
             auto_batch_size: Whether the batch size of an element is the longest common prefix of its shapes.
             batch_size: The batch size of each element.
             device: The device of tensors that are read.
-            **kwargs: Arguments of `from_lazy_stack`.
+            **options: More options of `from_lazy_stack`.
 
         >>> LazyStackedTensorDictStore.from_dict([{"a": torch.ones(1)}, {"a": torch.ones(2)}])[1]["a"]
         tensor([1., 1.])
@@ -392,21 +373,15 @@ class LazyStackedTensorDictStore(ServerNode):
         elements = [one if isinstance(one, Node) else TensorDict(one, batch_size) for one in parts]
         if auto_batch_size:
             elements = [one._clone(False).auto_batch_size_() for one in elements]
-        return cls.from_lazy_stack(lazy_stack(elements), device=device, **kwargs)
+        return cls.from_lazy_stack(lazy_stack(elements), **options)
 
     @classmethod
+    @with_options(ServerOptions, DEFAULTS)
     def from_store(
         cls,
         *,
-        backend: str = "redis",
-        host: str = "localhost",
-        port: int = 6379,
-        db: int = 0,
-        unix_socket_path: str | None = None,
-        prefix: str = "tensordict",
         td_id: str,
-        device: torch.device | str | int | None = None,
-        **kwargs: Any,
+        **options: Unpack[ServerOptions],
     ) -> Self:
         """Open a stack that is stored on a server.
 
@@ -419,7 +394,7 @@ class LazyStackedTensorDictStore(ServerNode):
             prefix: The first part of all names on the server.
             td_id: The id of the stack.
             device: The device of tensors that are read.
-            **kwargs: More arguments of the constructor.
+            **options: More options of the constructor.
 
         Raises:
             KeyError: The server has no tensordict with this id.
@@ -430,13 +405,14 @@ class LazyStackedTensorDictStore(ServerNode):
         >>> LazyStackedTensorDictStore.from_store(td_id=stored.td_id)[1]["a"]
         tensor([1., 1.])
         """
-        tree = tree_at((backend, host, port, db, unix_socket_path), prefix, {"td_id": td_id, **kwargs})
+        tree = tree_at({**options, "td_id": td_id})
         kind, _, where, count, dim, inner = tree.load()
         if kind != b"lazy_stack":
             raise TypeError(f"td_id={td_id!r} is not a lazy stack; open it with TensorDictStore.from_store")
+        device = options.get("device")
         chosen = as_device(where.decode()) if device is None and where else as_device(device)
         size = parse_size("__inner_batch_size__", inner)
         numbers = parse_size("__count__", b"[%b,%b]" % (count, dim))
         if numbers[1] > len(size):
             raise ValueError(f"the stack dimension {numbers[1]} of td_id={td_id!r} is damaged; store the stack again")
-        return cls._at(tree, (), numbers[0], numbers[1], size, chosen, bool(kwargs.get("allow_pickle")))
+        return cls._at(tree, (), numbers[0], numbers[1], size, chosen, bool(options.get("allow_pickle")))

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tensordict_core import NonTensorStack, TensorDict, is_non_tensor, is_tensorclass
+from tensordict_core.extension import check_options, with_options
 from tensordict_store.extras import require
-from tensordict_store.tables.options import finish
+from tensordict_store.tables.options import DEFAULTS, ReadOptions, finish
 
 __all__ = ["columns_of", "from_pandas", "to_pandas"]
 
 
-def from_pandas(
-    dataframe: Any,
-    *,
-    auto_batch_size: bool = False,
-    batch_dims: int | None = None,
-    device: torch.device | str | int | None = None,
-    batch_size: Sequence[int] | int | None = None,
-    separator: str | None = None,
-    dtype: torch.dtype | None = None,
-) -> TensorDict:
+@with_options(ReadOptions, DEFAULTS)
+def from_pandas(dataframe: Any, **options: Unpack[ReadOptions]) -> TensorDict:
     """Return a tensordict with an entry for each column of a frame.
 
     Numbers and bools become tensors, categories the tensor of their codes, dates and time differences ``int64`` with
@@ -49,6 +41,8 @@ def from_pandas(
     >>> td["a"], td["n", "x"], td[1]["name"]
     (tensor([1, 2]), tensor([0.5000, 1.0000], dtype=torch.float64), 'v')
     """
+    check_options("from_pandas", options, ReadOptions)
+    dtype = options.pop("dtype", None)
     pd = require("pandas", "from_pandas")
     if not isinstance(dataframe, pd.DataFrame):
         raise TypeError(f"from_pandas() takes a pandas.DataFrame, got {type(dataframe).__name__}; convert it first")
@@ -57,16 +51,7 @@ def from_pandas(
         if str(name) in entries:
             raise ValueError(f"the column {str(name)!r} occurs twice; rename one of the two")
         entries[str(name)] = _entry(pd, dataframe.iloc[:, position], dtype)
-    return finish(
-        "from_pandas",
-        entries,
-        len(dataframe),
-        auto_batch_size=auto_batch_size,
-        batch_dims=batch_dims,
-        device=device,
-        batch_size=batch_size,
-        separator=separator,
-    )
+    return finish("from_pandas", entries, len(dataframe), **options)
 
 
 def _entry(pd: Any, column: Any, dtype: torch.dtype | None) -> Tensor | NonTensorStack:

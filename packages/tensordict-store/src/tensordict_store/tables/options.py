@@ -9,7 +9,7 @@ import torch
 
 from tensordict_core import TensorDict
 
-__all__ = ["ReadOptions", "finish"]
+__all__ = ["DEFAULTS", "ReadOptions", "finish"]
 
 
 class ReadOptions(TypedDict, total=False):
@@ -21,6 +21,10 @@ class ReadOptions(TypedDict, total=False):
     batch_size: Sequence[int] | int | None
     separator: str | None
     dtype: torch.dtype | None
+
+
+DEFAULTS: dict[str, Any] = {**dict.fromkeys(ReadOptions.__annotations__), "auto_batch_size": False}
+"""The defaults of the options."""
 
 
 def finish(what: str, entries: dict[str, Any], rows: int, **options: Unpack[ReadOptions]) -> TensorDict:
