@@ -26,18 +26,16 @@ EXCEPTIONS = {
         *("by name", "device", "as_list", "as_padded_tensor", "as_nested_tensor"),
         *("padding_side", "layout", "padding_value"),
     },
-    "LazyStackedTensorDict.maybe_dense_stack": {"by position", "by name", "strict"},
+    "LazyStackedTensorDict.maybe_dense_stack": {"by name"},
     # non-tensor data has the names of tensordicts
     "MetaData.copy_": {"by name"},
     "MetaData.set": {"by name"},
     "MetaData.set_at_": {"by position", "by name"},
     "NonTensorStack.from_dict": {"stack_dim_name", "stack_dim"},  # those of lazy stacks, which it is not here
-    "NonTensorStack.from_list": {"by name"},
     "TensorAttrs.update_": {"by position", "inplace"},  # it is in place
     # an abstract class
     "NonTensorDataBase": {"by position", "by name", "_metadata", "_is_non_tensor", "batch_size", "device", "names"},
     "TensorClassModuleWrapper.forward": {"by position", "args"},  # it takes one tensorclass
-    "TensorDict.make_memmap_from_tensor": {"existsok"},  # a key that exists is an error in both
     "TensorDictParams.map": {"by position"},  # by name, as those of `TensorDict.map`
     "ProbabilisticTensorDictSequential.forward": {"by position"},  # arguments of its modules
 }

@@ -27,6 +27,40 @@ def values(lib: Any) -> Any:
     return lib.NonTensorStack("a", "b")
 
 
+def ragged(lib: Any) -> Any:
+    rows = [lib.TensorDict({"a": torch.ones(4, n), "b": torch.ones(4)}, [4]) for n in (1, 2)]
+    return lib.lazy_stack(rows)
+
+
+def stacks(make: Row, lib: Any) -> Any:
+    return lib.lazy_stack([make(lib), make(lib)])
+
+
+def holder(lib: Any) -> Any:
+    """A tensordict of a stack, with the kind of its entry."""
+    return lib.TensorDict({"stack": lazy(lib), "x": torch.zeros(2)}, [2])
+
+
+def kinds(td: Any) -> Any:
+    return td, type(td).__name__, {key: type(entry).__name__ for key, entry in td.items()}
+
+
+def point(lib: Any, **fields: Any) -> Any:
+    cls = lib.tensorclass(type("Point", (), {"__annotations__": {"x": torch.Tensor, "y": torch.Tensor}, "y": None}))
+    return cls(**fields, batch_size=[3])
+
+
+def with_module(lib: Any) -> Any:
+    params = lib.TensorDictParams(lib.TensorDict({"a": torch.zeros(2)}))
+    params.head = nn.Linear(2, 2)
+    return params
+
+
+def padded(lib: Any, *lengths: int) -> Any:
+    rows = [lib.TensorDict({"a": torch.ones(2, n), "b": torch.ones(2)}, [2]) for n in lengths]
+    return lib.pad_sequence(rows, pad_dim=-1)
+
+
 def subclass(lib: Any) -> Any:
     return type("Batch", (lib.TensorDict,), {})
 
@@ -78,6 +112,46 @@ CALLS: dict[str, Row] = {
     "from_struct_array of a subclass": lambda lib: (
         type(subclass(lib).from_struct_array(np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]))).__name__
     ),
+    "softmax of stacks": lambda lib: [kinds(td.softmax(d)) for td in (lazy(lib), stacks(lazy, lib)) for d in range(2)],
+    "softmax of a nested stack": lambda lib: kinds(holder(lib).softmax(0)),
+    "where of a nested stack": lambda lib: kinds(holder(lib).where(torch.tensor([True, False]), holder(lib))),
+    "a stack and a row of it": lambda lib: [
+        kinds(result) for td in (lazy(lib), stacks(lazy, lib)) for result in (td == td[0], td + td[0], td * td[:1])
+    ],
+    "a ragged stack and a row of it": lambda lib: [
+        (result["b"], result[0, 0]["a"], type(result).__name__)
+        for td in (ragged(lib), stacks(ragged, lib))
+        for result in (td == td[0], td - td[0])
+    ],
+    "maybe_dense_stack with strict": lambda lib: [
+        type(lib.LazyStackedTensorDict.maybe_dense_stack(rows, 0, None, True)).__name__
+        for rows in (list(lazy(lib).unbind(0)), list(ragged(lib).unbind(0)))
+    ],
+    "padding of the last dimension of some entries": lambda lib: padded(lib, 2, 3),
+    "a field that is None in an update in place": lambda lib: point(lib, x=torch.zeros(3), y=torch.ones(3)).update_(
+        {"x": torch.ones(3), "y": None}
+    ),
+    "a field that is not set": lambda lib: point(lib, x=torch.zeros(3))["y"],
+    "a field that is none": lambda lib: point(lib, x=torch.zeros(3))["z"],
+    "a value written over itself": lambda lib: [
+        (td := value(lib)).__setitem__(index, td[rows]) or td for index, rows in ((0, 1), (slice(1), slice(1)))
+    ],
+    "a module as an attribute of parameters": lambda lib: (
+        list((params := with_module(lib)).keys()),
+        len(list(params.parameters())),
+        type(params.head).__name__,
+        list(params.clone().keys()),
+        params * 2,
+    ),
+    "pin_memory without tensors": lambda lib: lib.TensorDict({"n": {}}, [4]).pin_memory(),
+    "locks of from_module": lambda lib: [
+        getattr(lib, name).from_module(nn.Linear(1, 1)).is_locked for name in ("TensorDict", "TensorDictParams")
+    ],
+    "samples without a shape": lambda lib: [
+        lib.Delta(torch.ones(2)).rsample(None),
+        lib.OneHotCategorical(logits=torch.zeros(2)).sample(None).shape,
+        lib.TruncatedNormal(torch.zeros(2), torch.ones(2)).rsample(None).shape,
+    ],
     "out keys that are not written": lambda lib: lib.TensorDictModule(nn.Linear(2, 2), ["a"], ["b"]).select_out_keys(
         "c"
     ),

@@ -47,6 +47,10 @@ class ForeignKeyError(UnknownFieldError, KeyError):
     __str__ = Exception.__str__  # that of KeyError shows the representation of the message
 
 
+class MissingFieldError(KeyError, ValueError):
+    """A field is read by its name in brackets, and it is not set, or is none."""
+
+
 class UnknownFlagError(TypeError, ValueError):
     """Brackets hold something that is not a flag."""
 

@@ -117,6 +117,9 @@ class Instance(Forwarding):
             raise errors.frozen_field(name)
         self._tensordict.del_(name)
 
+    def _no_entry(self, key: str) -> KeyError:
+        return errors.MissingFieldError(*super()._no_entry(key).args)
+
     def get(self, key: NestedKey, default: Any = None, **kwargs: Any) -> Any:
         """Return the value of a field like the attribute, or ``default`` if it is not set.
 
@@ -238,6 +241,9 @@ class Instance(Forwarding):
     def _plan_write(self, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
         if index is not None or not isinstance(source, Instance):
             self._refuse_foreign(source)
+            if isinstance(source, dict):  # a tensor keeps its values where the source has none
+                own = self._tensordict._peek
+                source = {key: value for key, value in source.items() if value is not None or is_non_tensor(own(key))}
         else:
             source = self._without_unset_values(source)
         super()._plan_write(index, source, plan, prefix)
@@ -247,11 +253,7 @@ class Instance(Forwarding):
 
         Instances in shared memory are made without non-tensor fields, and take the tensors of complete ones.
         """
-        unset = [
-            key
-            for key, value in source._items()
-            if isinstance(value, TensorCollection) and is_non_tensor(value) and self._get(key) is None
-        ]
+        unset = [key for key, value in source._items() if is_non_tensor(value) and self._get(key) is None]
         return source.exclude(*unset) if unset else source
 
     def _refuse_foreign(self, value: Any) -> None:

@@ -39,7 +39,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
             return NotImplemented
         if isinstance(other, Node) and name in ("__eq__", "__ne__"):
             self, other = _as_tensors(self, other), _as_tensors(other, self)
-        self = spread(self, other)
+        self, other = spread(self, other)
         leaves = self._leaves()
         operands, scalar = match(name, self, leaves, other)
         if isinstance(other, Node):

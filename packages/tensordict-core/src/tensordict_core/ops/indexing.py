@@ -59,7 +59,7 @@ class Indexing(Node):
         if type(index) is str:
             value = self._get(index)
             if value is None:
-                raise errors.missing_key(index, self._keys(), type(self).__name__)
+                raise self._no_entry(index)
             return (
                 value
                 if type(value) is Tensor
@@ -72,6 +72,10 @@ class Indexing(Node):
         if self._locked:
             return self._locked_part(Index(index, self._meta.batch_size))
         return self._index(Index(index, self._meta.batch_size))
+
+    def _no_entry(self, key: str) -> KeyError:
+        """Return the error of reading an entry that there is not."""
+        return errors.missing_key(key, self._keys(), type(self).__name__)
 
     def _locked_part(self, index: Index) -> Any:
         """Return the part of a locked tensordict; one row of shared or mapped memory is locked too, others are not.

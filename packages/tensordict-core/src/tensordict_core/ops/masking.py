@@ -24,9 +24,9 @@ from tensordict_core.base.tracing import is_compiling
 from tensordict_core.ops.factories.operands import (
     by_parts,
     complete,
+    lazy_entries,
     lined_up,
     match,
-    ragged_entries,
     without_last,
 )
 from tensordict_core.ops.factories.reduction import batched
@@ -74,6 +74,8 @@ def _where_part(part: Any, key: str | None, apart: Sequence[str], condition: Ten
                     f"Key {key} not found and no pad value provided; pass pad=: the other tensordict lacks it"
                 )
             other = part.empty()
+    elif isinstance(other, Tensor) and other.ndim:  # the first dimensions of the entry are those of the tensor
+        other = other[(..., *(None,) * (len(part._meta.batch_size) - other.ndim))]
     return part.where(condition, other, pad=pad)
 
 
@@ -126,8 +128,11 @@ class Masking(Node):
         if self._is_lazy_stack:  # elements of different shapes cannot be stacked
             stack = _where_by_element(self, condition, other, pad)
             return cast(Self, _written(stack, out, update_batch_size))
-        if ragged := ragged_entries(self):
-            parts = by_parts(self, ragged, lambda part, key: _where_part(part, key, ragged, condition, other, pad))
+        dims = len(self._meta.batch_size)
+        if isinstance(other, Tensor) and 0 < other.ndim < dims:
+            other = other.reshape(*(1,) * (dims - other.ndim), *other.shape)
+        if lazy := lazy_entries(self):
+            parts = by_parts(self, lazy, lambda part, key: _where_part(part, key, lazy, condition, other, pad))
             return cast(Self, _written(parts, out, update_batch_size))
         td: Any = self._solid()
         if isinstance(other, Node):

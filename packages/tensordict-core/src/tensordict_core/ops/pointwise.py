@@ -26,9 +26,9 @@ from tensordict_core.ops.factories.operands import (
     complete,
     grown,
     holds_ragged,
+    lazy_entries,
     match,
     over_batch_size,
-    ragged_entries,
     spread,
 )
 from tensordict_core.ops.factories.owner import owns_methods
@@ -282,13 +282,13 @@ class Pointwise(Node):
             return stacked
         if td._is_lazy_stack and (own := td._inmost()._exclusive_keys()):
             raise errors.exclusive_keys("softmax along the stack dimension", own)
-        if apart := ragged_entries(td):
+        if apart := lazy_entries(td):
             parts: Self = by_parts(td, apart, lambda part, _: part.softmax(at, dtype))
             return parts
-        td = self._solid()
+        stack, td = td, self._solid()
         softmax = torch.softmax
-        result: Self = td._rebuild(iter([softmax(leaf, at, dtype) for leaf in td._leaves()]), UNLOCKED)
-        return result
+        result = td._rebuild(iter([softmax(leaf, at, dtype) for leaf in td._leaves()]), UNLOCKED)
+        return cast(Self, stack._in_slices(result, at) if stack._is_lazy_stack else result)
 
     def zero_(self) -> Self:
         """Fill every leaf with zeros, parameters included.
@@ -437,7 +437,7 @@ def _operand_of_each(name: str, td: Any, leaves: list[Tensor], other: Any) -> li
 
 def _reflected(td: Td, name: str, function: Any, other: Any) -> Td:
     """Return the function of the operand and each leaf."""
-    td = spread(td, other)
+    td, other = spread(td, other)
     leaves = td._leaves()
     operands = _operand_of_each(name, td, leaves, other)
     if function is torch.floor_divide:  # which takes no number first
@@ -450,7 +450,8 @@ def _reflected(td: Td, name: str, function: Any, other: Any) -> Td:
 
 def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:
     own = td._meta.batch_size
-    td = spread(spread(td, other1), other2)
+    td, other1 = spread(td, other1)
+    td, other2 = spread(td, other2)
     if td._meta.batch_size != own:  # a ragged stack, which was expanded: its operands are matched element by element
         other1, other2 = _expanded_as(td, other1), _expanded_as(td, other2)
     leaves = td._leaves()

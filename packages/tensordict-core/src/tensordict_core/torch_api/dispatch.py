@@ -188,9 +188,9 @@ def line_up(name: str, operands: tuple[Any, ...]) -> tuple[Any, list[tuple[Any, 
     """
     at = next(i for i, operand in enumerate(operands) if isinstance(operand, Node))
     td = operands[at]
-    others = operands[:at] + operands[at + 1 :]
-    for other in others:
-        td = spread(td, other)
+    others = [*operands[:at], *operands[at + 1 :]]
+    for i, other in enumerate(others):
+        td, others[i] = spread(td, other)
     leaves = td._leaves()
     columns: list[Any] = []
     how = SAME

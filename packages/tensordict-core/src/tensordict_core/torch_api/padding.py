@@ -83,11 +83,11 @@ def _mask(ends: Sequence[_Ends], length: int, device: torch.device) -> Tensor:
     return mask
 
 
-def _pad_dims(first: Any, keys: list[Any], leaves: list[Tensor], pad_dim: int) -> tuple[list[int], bool]:
+def _pad_dims(first: Any, keys: list[Any], columns: list[list[Tensor]], pad_dim: int) -> tuple[list[int], bool]:
     """Return the padded dimension of each leaf, counted from the front; and whether it is a batch dimension."""
     batch_dims = len(first._meta.batch_size)
     dims = []
-    for key, leaf in zip(keys, leaves, strict=True):
+    for key, leaf in zip(keys, [column[0] for column in columns], strict=True):
         dim = pad_dim + leaf.ndim if pad_dim < 0 else pad_dim
         if not 0 <= dim < leaf.ndim:
             raise IndexError(
@@ -95,8 +95,13 @@ def _pad_dims(first: Any, keys: list[Any], leaves: list[Tensor], pad_dim: int) -
                 "a dimension that all entries have"
             )
         dims.append(dim)
-    in_batch = [dim < batch_dims for dim in dims]
-    if any(in_batch) and (not all(in_batch) or len(set(dims)) > 1):
+    # entries of one length keep it, whatever the dimension is
+    differ = [
+        len({leaf.shape[dim : dim + 1] for leaf in column}) > 1 for dim, column in zip(dims, columns, strict=True)
+    ]
+    changed = [dim for dim, changes in zip(dims, differ, strict=True) if changes] or dims
+    in_batch = [dim < batch_dims for dim in changed]
+    if any(in_batch) and (not all(dim < batch_dims for dim in dims) or len(set(dims)) > 1):
         raise ValueError(
             f"pad_dim {pad_dim} is a batch dimension of some entries and another dimension of others (batch size "
             f"{list(first._meta.batch_size)}); count it from the front"
@@ -165,7 +170,7 @@ def pad_sequence(
         pair for pair, has in zip(zip(names, _columns(nodes, names), strict=True), batched(first), strict=True) if has
     ]
     keys, columns = [key for key, _ in found], [column for _, column in found]
-    dims, in_batch = _pad_dims(first, keys, [column[0] for column in columns], pad_dim)
+    dims, in_batch = _pad_dims(first, keys, columns, pad_dim)
     values = _values_by_key(padding_value, keys)
     padded: list[list[Tensor]] = []
     masks = []

@@ -104,7 +104,7 @@ class Delta(Distribution):
         param = self.param.expand((*batch_shape, *self.event_shape))
         return Delta(param, self.atol, self.rtol, torch.Size(batch_shape), self.event_shape)
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
+    def rsample(self, sample_shape: Any = None) -> Tensor:
         """Return the value for each sample; gradients flow to the parameter.
 
         Args:
@@ -113,7 +113,7 @@ class Delta(Distribution):
         >>> Delta(torch.tensor([1.0, 2.0])).rsample((3,)).shape
         torch.Size([3, 2])
         """
-        return self.param.expand((*sample_shape, *self.param.shape))
+        return self.param.expand((*(sample_shape or ()), *self.param.shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return infinity for events that equal the value, and minus infinity for others.

@@ -100,7 +100,7 @@ class OneHotCategorical(Categorical):
         """
         return self.mode
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
+    def sample(self, sample_shape: Any = None) -> Tensor:
         """Draw one-hot vectors of integers.
 
         Args:
@@ -110,9 +110,9 @@ class OneHotCategorical(Categorical):
         tensor([[0, 1],
                 [0, 1]])
         """
-        return self._one_hot(Categorical.sample(self, torch.Size(sample_shape)))
+        return self._one_hot(Categorical.sample(self, torch.Size(sample_shape or ())))
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
+    def rsample(self, sample_shape: Any = None) -> Tensor:
         """Draw one-hot vectors with the gradients of a relaxed sample of temperature 1 (straight-through).
 
         Args:
@@ -122,7 +122,7 @@ class OneHotCategorical(Categorical):
         True
         """
         relaxed = RelaxedOneHotCategorical(self.logits.new_tensor(1.0), logits=self.logits).rsample(
-            torch.Size(sample_shape)
+            torch.Size(sample_shape or ())
         )
         hard = self._one_hot(relaxed.argmax(-1)).to(relaxed.dtype)
         return hard + (relaxed - relaxed.detach())

@@ -219,7 +219,7 @@ class TruncatedNormal(Distribution):
         x = self.loc + self.scale * torch.where(self._mirrored, -z, z)
         return torch.minimum(torch.maximum(x, self.a), self.b)
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 - torch's own default
+    def rsample(self, sample_shape: Any = None) -> Tensor:
         """Draw samples by the inverse of the distribution function, so that gradients flow to the parameters.
 
         Args:
@@ -228,7 +228,7 @@ class TruncatedNormal(Distribution):
         >>> TruncatedNormal(torch.zeros(2), torch.ones(2), -1.0, 1.0).rsample((3,)).shape
         torch.Size([3, 2])
         """
-        shape = self._extended_shape(torch.Size(sample_shape))
+        shape = self._extended_shape(torch.Size(sample_shape or ()))
         # strictly inside (0, 1), where the inverse is finite
         eps = torch.finfo(self.loc.dtype).eps
         return self.icdf(torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(eps, 1 - eps))

@@ -22,7 +22,12 @@ from tensordict_core.extension import (
 )
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained
 
-__all__ = ["add_operations", "pairs_of_leaves", "plan_write"]
+__all__ = ["add_operations", "is_entry", "pairs_of_leaves", "plan_write"]
+
+
+def is_entry(value: Any) -> bool:
+    """Return whether a value among the parameters, buffers and modules of a node is an entry: no plain module is."""
+    return isinstance(value, TensorCollection) or not isinstance(value, nn.Module)
 
 
 def _method(name: str, around: Callable[..., Any]) -> Any:

@@ -34,7 +34,7 @@ from tensordict_core.extension import (
 from tensordict_nn import errors
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
 from tensordict_nn.params.mapped import file_among, warn_of_file
-from tensordict_nn.params.operations import add_operations, pairs_of_leaves, plan_write
+from tensordict_nn.params.operations import add_operations, is_entry, pairs_of_leaves, plan_write
 from tensordict_nn.params.state import check_names, joined_keys, keep_buffers, load_unbatched, save_unbatched
 
 __all__ = ["TensorDictParams"]
@@ -195,6 +195,8 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         stores = (own["_parameters"], own["_buffers"], own["_modules"], own["_values"])
         used = [store for store in stores if store]
         items = [item for store in used for item in store.items() if item[1] is not None]
+        if own["_modules"]:  # others are attributes of the module, and no entries
+            items = [item for item in items if is_entry(item[1])]
         if len(own) != own["_attributes"]:
             items += self._views()
         if len(used) < 2:
@@ -206,10 +208,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
 
     def _views(self) -> list[tuple[str, Tensor]]:
         """Return tensors that are plain attributes: sharding replaces parameters by views of a flat one."""
-        own = self.__dict__
-        if len(own) == own["_attributes"]:
-            return []
-        return [(key, value) for key, value in own.items() if isinstance(value, Tensor)]
+        return [(key, value) for key, value in self.__dict__.items() if isinstance(value, Tensor)]
 
     def _keys(self) -> Iterable[str]:
         return [key for key, _ in self._items()]
@@ -220,7 +219,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             value = self._buffers.get(key)
         if value is None:
             value = self._modules.get(key)
-            if value is None:
+            if not isinstance(value, TensorDictParams):
                 value = self._values.get(key)
             if value is not None:
                 return value

@@ -103,6 +103,11 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
             "replace the value instead"
         )
 
+    def _no_entry(self, key: str) -> KeyError:
+        return errors.NoEntriesError(
+            f"key {key!r} not found: {type(self).__name__} holds one value; read it with .data"
+        )
+
     def _plan_value(
         self, holder: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
     ) -> None:

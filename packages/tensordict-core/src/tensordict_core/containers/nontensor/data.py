@@ -140,7 +140,9 @@ class NonTensorData(Record, NonTensorDataBase):
         return self._at_positions(None, how.meta(self._meta))
 
     def _index_put(self, index: Index, value: Any) -> None:
-        raise errors.part_of_value()
+        new = value._flat_values() if isinstance(value, NonTensorDataBase) else [value]
+        if not all(same(one, self._value) for one in new):
+            raise errors.part_of_value()
 
     def _put_node(self, index: Index, source: Any) -> Any:
         if isinstance(source, NonTensorData) and same(source._value, self._value):
@@ -330,12 +332,12 @@ class NonTensorStack(NonTensorDataBase):
 
     @classmethod
     def from_list(  # type: ignore[override]  # a stack has no dictionaries in its list
-        cls, values: list[Any], *, batch_size: Sequence[int] | None = None, device: torch.device | None = None
+        cls, non_tensors: list[Any], *, batch_size: Sequence[int] | None = None, device: torch.device | None = None
     ) -> Self:
         """Return a stack of the values in a nested list.
 
         Args:
-            values: The list, nested as deep as the batch size has dimensions.
+            non_tensors: The list, nested as deep as the batch size has dimensions.
             batch_size: The batch size; by default that of the nested lists, as deep as their lengths agree. From a size
                 of -1 on, lists are values.
             device: The device of the tensordict that holds it.
@@ -346,7 +348,7 @@ class NonTensorStack(NonTensorDataBase):
         >>> NonTensorStack.from_list([["a", "b"], ["c", "d"]], batch_size=[2, 2])[1, 0].data
         'c'
         """
-        values = list(values)
+        values = list(non_tensors)
         size = nested_size(values) if batch_size is None else as_batch_size(batch_size)
         flat: list[Any] = [values]
         for level, n in enumerate(known_size(size)):

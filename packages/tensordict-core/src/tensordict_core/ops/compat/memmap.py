@@ -349,7 +349,13 @@ class MemmapStubs(Node):
         return result
 
     def make_memmap_from_tensor(
-        self, key: NestedKey, tensor: Tensor, *, copy_data: bool = True, robust_key: bool | None = None
+        self,
+        key: NestedKey,
+        tensor: Tensor,
+        *,
+        copy_data: bool = True,
+        existsok: bool = True,
+        robust_key: bool | None = None,
     ) -> Tensor:
         """Return a new mapped entry of the shape and dtype of a tensor, with its values if ``copy_data``.
 
@@ -357,6 +363,7 @@ class MemmapStubs(Node):
             key: As for ``make_memmap``.
             tensor: The tensor.
             copy_data: Whether its values are written; otherwise the entry has zeros.
+            existsok: Accepted for compatibility and ignored.
             robust_key: Accepted for compatibility and ignored.
 
         Raises:

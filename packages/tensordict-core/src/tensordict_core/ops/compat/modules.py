@@ -12,6 +12,7 @@ from torch import nn
 
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry.plugins import satellite
+from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.io.to_python import of_class
 
 __all__ = ["ModuleStubs"]
@@ -49,7 +50,7 @@ class ModuleStubs(Node):
         cls,
         module: nn.Module,
         as_module: bool = False,
-        lock: bool = False,
+        lock: bool | None = None,
         use_state_dict: bool = False,
         filter_empty: bool = True,
     ) -> Any:
@@ -58,7 +59,7 @@ class ModuleStubs(Node):
         Args:
             module: The module.
             as_module: Whether the result is a `TensorDictParams`, a module itself.
-            lock: Whether the result is locked; the function ``tensordict_nn.from_module`` locks by default.
+            lock: Whether the result is locked; by default that of ``TensorDict.from_module`` is not.
             use_state_dict: Whether to use ``module.state_dict()``, which runs its hooks.
             filter_empty: Whether sub-modules without parameters are left out.
 
@@ -68,6 +69,8 @@ class ModuleStubs(Node):
         >>> TensorDict.from_module(torch.nn.Linear(3, 4)).sorted_keys
         ['bias', 'weight']
         """
+        if lock is None:
+            lock = not issubclass(cls, containers.dense)
         made = satellite(_NAME, "TensorDict.from_module").from_module(
             module, as_module=as_module, lock=lock, use_state_dict=use_state_dict, filter_empty=filter_empty
         )

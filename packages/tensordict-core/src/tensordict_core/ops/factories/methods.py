@@ -100,7 +100,7 @@ def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tenso
             td, other = complete(td, other, default)
         elif (pairs := td._pairs(other)) is not None:
             return td, *pairs, False, broadcast_how(td, other, SAME)
-    td = spread(td, other)
+    td, other = spread(td, other)
     leaves = td._leaves()
     operands, scalar = match(name, td, leaves, other)
     return td, leaves, operands, scalar, broadcast_how(td, other, SAME)

@@ -217,27 +217,27 @@ def grown(size: torch.Size, new: torch.Size, check: bool) -> How:
     return How(size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own and (*added, *own), check=check)
 
 
-def spread(td: Any, other: Any) -> Any:
-    """Return the tensordict; dense if it has lazy stacks whose elements an operand does not line up with.
+def spread(td: Any, other: Any) -> tuple[Any, Any]:
+    """Return the tensordict and an operand, such that they line up element by element where there are lazy stacks.
 
-    A lazy stack keeps its elements apart: their number cannot grow, and each takes its part of the operand. A ragged
-    one, which has no dense form, is expanded.
+    A lazy stack keeps its elements apart, and each takes its part of the operand, which is expanded to the batch size
+    of the stack. The number of elements cannot grow: the stack becomes dense, or is expanded where it is ragged.
     """
     if type(other) in _NUMBERS:
-        return td
+        return td, other
     size = td._meta.batch_size
     is_node = isinstance(other, Node)
     theirs = other._meta.batch_size if is_node else other.shape if isinstance(other, Tensor) else size
     if theirs == size or -1 in size or -1 in theirs:
-        return td
+        return td, other
     try:
         new = torch.broadcast_shapes(size, theirs)
     except RuntimeError:
-        return td  # what does not broadcast is refused where the operands are matched
+        return td, other  # what does not broadcast is refused where the operands are matched
     apart = is_node and td._is_lazy_stack and not (starts_with(size, theirs) or starts_with(theirs, size))
-    if new == size and not apart:
-        return td
-    return td.expand(new) if holds_ragged(td) else td._solid()
+    if new == size:
+        return td, other.expand(size) if apart else other
+    return td.expand(new) if holds_ragged(td) else td._solid(), other
 
 
 def holds_ragged(td: Any) -> bool:
@@ -253,6 +253,19 @@ def ragged_entries(td: Any) -> list[str]:
         return []
     nodes = [(key, value) for key, value in td._items() if isinstance(value, Node) and not value._is_opaque]
     return [key for key, value in nodes if holds_ragged(value)]
+
+
+def holds_lazy(td: Any) -> bool:
+    """Return whether a tree is, or has, a lazy stack."""
+    return td._is_lazy_stack or any(holds_lazy(node) for node in td._nodes() if not node._is_opaque)
+
+
+def lazy_entries(td: Any) -> list[str]:
+    """Return the keys of the nested nodes that are, or have, lazy stacks; none for a lazy stack itself."""
+    if td._is_lazy_stack:
+        return []
+    nodes = [(key, value) for key, value in td._items() if isinstance(value, Node) and not value._is_opaque]
+    return [key for key, value in nodes if holds_lazy(value)]
 
 
 def by_parts(td: Any, keys: Sequence[str], operation: Callable[[Any, str | None], Any]) -> Any:

@@ -50,7 +50,7 @@ class LinkedList(list[Any]):
     tensor([0., 1.])
     """
 
-    def __init__(self, items: Iterable[Any], source: Any) -> None:
+    def __init__(self, items: Iterable[Any] = (), source: Any = None) -> None:
         super().__init__(items)
         self._source = source
         self._linked = len(self)  # so many elements in front write to the source

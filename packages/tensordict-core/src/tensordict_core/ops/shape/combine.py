@@ -258,23 +258,24 @@ def lazy_stack(
         names = list(result.names)
         names[at] = stack_dim_name
         result._set_meta(result._meta.named(as_names(names, len(names))))
-    return result if out is None else write_out("lazy_stack", result, out)
+    return result if out is None else _write_all("lazy_stack", result, out)
 
 
-def maybe_dense_stack(input: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
+def maybe_dense_stack(input: Sequence[Any], dim: int = 0, out: Any = None, strict: bool = False) -> Any:
     """Stack tensordicts densely if ``stack`` allows it, and lazily otherwise; nested tensordicts likewise, each.
 
     Args:
         input: The tensordicts.
         dim: The position of the new dimension.
-        out: A tensordict into which the result is written.
+        out: A tensordict into which the result is written; entries that it lacks are added unless it is locked.
+        strict: Has no effect: keys that only some of the tensordicts have are in a lazy stack, and none is dropped.
 
     >>> type(maybe_dense_stack([TensorDict({"a": torch.zeros(n)}) for n in (2, 3)])).__name__
     'LazyStackedTensorDict'
     """
     nodes = _nodes(input, "maybe_dense_stack")
     result = _maybe_dense(nodes, normal_dim(dim, nodes[0]._meta.batch_size, extra=1))
-    return result if out is None else write_out("maybe_dense_stack", result, out)
+    return result if out is None else _write_all("maybe_dense_stack", result, out)
 
 
 def _maybe_dense(nodes: list[Any], dim: int) -> Any:

@@ -71,7 +71,7 @@ class SharedMemory(Node):
             inplace: Whether the leaves of this tensordict are replaced instead.
 
         Raises:
-            RuntimeError: There is no accelerator, or the tensordict is locked and ``inplace``.
+            RuntimeError: There are leaves and no accelerator, or the tensordict is locked and ``inplace``.
 
         >>> td = TensorDict({"a": torch.zeros(3)})
         >>> td.pin_memory()["a"].is_pinned() if torch.cuda.is_available() else True
@@ -79,15 +79,16 @@ class SharedMemory(Node):
         """
         if inplace and self._locked:
             raise errors.locked("pin_memory(inplace=True)")
-        if not torch.accelerator.is_available():
+        leaves = self._leaves()
+        if leaves and not torch.accelerator.is_available():
             raise RuntimeError(
                 "pin_memory needs an accelerator that copies from pinned memory, and this machine has none; leave out "
                 "pin_memory"
             )
-        leaves = iter(pinned(self._leaves(), num_threads))
+        results = iter(pinned(leaves, num_threads))
         if not inplace:
-            return self._rebuild(leaves, SAME)
-        _replace_leaves(self, leaves)
+            return self._rebuild(results, SAME)
+        _replace_leaves(self, results)
         return self
 
     def pin_memory_(self, num_threads: int = 0) -> Self:
