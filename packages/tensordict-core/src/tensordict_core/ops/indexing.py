@@ -13,7 +13,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key_to_tuple
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP
 
 __all__ = ["Indexing", "Rows"]
@@ -195,26 +195,8 @@ class Indexing(Node):
         """
         parent, name = self._find_parent(key)
         prefix = () if type(key) is str else unravel_key_to_tuple(key)[:-1]
-        at = _index_of_entry(parent, name, index)
-        parent._put_entry(name, at, _broadcast(parent, name, at, value), non_blocking, prefix)
+        parent._put_entry(name, _index_of_entry(parent, name, index), value, non_blocking, prefix)
         return self
-
-
-def _broadcast(parent: Any, name: str, index: Index, value: Any) -> Any:
-    """Return a tensor in the shape of the part of an entry that the elements of a lazy stack hold, as torch does."""
-    if not (isinstance(value, Tensor | np.ndarray) and value.ndim) or not parent._inmost()._is_lazy_stack:
-        return value
-    if not is_leaf_tensor(parent._peek(name)):
-        return value
-    shape = parent._shape_of(name)
-    if -1 in shape:
-        return value
-    size = (index.positions() if index.has_bools else index).meta(parent._meta).batch_size
-    size += shape[len(parent._meta.batch_size) :]
-    tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
-    while tensor.ndim > len(size) and tensor.shape[0] == 1:
-        tensor = tensor[0]
-    return tensor.expand(size)
 
 
 def _index_of_entry(parent: Any, name: str, index: Any) -> Index:

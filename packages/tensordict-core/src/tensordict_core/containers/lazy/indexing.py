@@ -218,13 +218,27 @@ class LazyIndexing:
             for td, part in zip(self.tensordicts, parts, strict=True):
                 td._plan_entry(key, None, part, plan, prefix)
             return
-        if not isinstance(value, Node | Tensor | dict | int | float | complex):
+        if isinstance(value, Tensor | np.ndarray) and value.ndim and is_leaf_tensor(old):
+            value = self._shaped_as_part(key, index, value)
+        elif not isinstance(value, Node | Tensor | dict | int | float | complex):
             value = to_entry(Meta(index.size), key, value)
         for td, at, piece in self._element_writes(index, value):
             entry = td._peek(key)
             if is_leaf_tensor(entry) and not td._holds_slices:
                 piece = over_rows(piece, at, entry.ndim)
             td._plan_entry(key, at, piece, plan, prefix)
+
+    def _shaped_as_part(self: Any, key: str, index: Index, value: Any) -> Any:
+        """Return a tensor in the shape of the part of an entry that it is written to, as torch broadcasts it."""
+        shape = self._shape_of(key)
+        if -1 in shape:
+            return value
+        size = (index.positions() if index.has_bools else index).meta(self._meta).batch_size
+        size += shape[len(self._meta.batch_size) :]
+        tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
+        while tensor.ndim > len(size) and tensor.shape[0] == 1:
+            tensor = tensor[0]
+        return tensor.expand(size)
 
     def _element_writes(self: Any, index: Index, value: Any) -> list[tuple[Any, Index, Any]]:
         """Return the writes into elements that a write consists of: each element, an index of it, and a value.
