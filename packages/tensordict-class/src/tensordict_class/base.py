@@ -214,7 +214,7 @@ def _annotations(cls: type[Any], declaration: Declaration, flags: Flags) -> dict
     """Return the annotation of each field; an inherited one belongs to the class that declares it."""
     known: dict[str, Annotation] = {}
     for base in reversed(cls.__mro__[1:]):
-        known.update(getattr(base, "_types", {}))
+        known.update(base.__dict__.get("_types", ()))
     local = _local_types(cls.__module__) if flags.autocast or flags.tensor_only else {}
     for field in declaration.fields:
         if field.name in declaration.own or field.name not in known:

@@ -113,6 +113,8 @@ def _by_annotation(annotation: Annotation) -> Rule:
     """As `_plain`, but a number in a field of numbers is kept where it would have to be one for each row of a batch."""
 
     def rule(value: Any, meta: Meta) -> Any:
+        if type(value) is Tensor:
+            return value
         if isinstance(value, _NUMBERS) and meta.batch_size:
             target = annotation.resolve()
             if isinstance(target, type) and issubclass(target, _NUMBERS) and isinstance(value, target):

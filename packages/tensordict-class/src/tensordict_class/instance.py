@@ -176,13 +176,14 @@ class Instance(Forwarding):
         tensor([1., 1.])
         """
         if type(key) is str:
-            if key not in self._rules:
-                raise errors.unknown_attribute(type(self), key, self._rules, is_set=True)
+            rules = self._rules
+            if key not in rules:
+                raise errors.unknown_attribute(type(self), key, rules, is_set=True)
             if value is None:
                 self._unset(key)
             else:
                 td = self._tensordict
-                td.set(key, self._rules[key](value, td._meta), inplace, non_blocking=non_blocking)
+                td.set(key, rules[key](value, td._meta), inplace, non_blocking=non_blocking)
             return self
         return super().set(key, value, inplace, non_blocking=non_blocking)
 

@@ -96,7 +96,7 @@ def starts_with(shape: torch.Size, size: torch.Size) -> bool:
     dims = len(size)
     if dims == 1:
         # slicing a torch.Size is slow, and most tensordicts have one batch dimension
-        return len(shape) > 0 and shape[0] == size[0]
+        return shape[0] == size[0] if shape else False
     return dims == 0 or shape[:dims] == size
 
 

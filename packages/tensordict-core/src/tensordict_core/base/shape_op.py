@@ -317,7 +317,7 @@ class BatchOp(ShapeOp):
         stacked: Whether the result of a lazy stack is a lazy stack along the same dimension.
     """
 
-    __slots__ = ("_names", "device", "function", "stacked")
+    __slots__ = ("_names", "device", "leaf", "stacked")
 
     def __init__(
         self,
@@ -332,13 +332,9 @@ class BatchOp(ShapeOp):
     ) -> None:
         super().__init__(old, new, lock)
         self.stacked = stacked
-        self.function = function
+        self.leaf = function  # type: ignore[assignment]  # a method that calls it would take longer for each leaf
         self.device = device
         self._names = names
-
-    def leaf(self, tensor: Tensor) -> Tensor:
-        """Apply the operation to a leaf."""
-        return self.function(tensor)
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         """Return the names of the new batch dimensions."""

@@ -325,13 +325,13 @@ class Access(Node):
                 and isinstance(item, Tensor)
                 and (type(item) is Tensor or not isinstance(item, Node))
             ):
-                size = meta.batch_size
-                try:
-                    fits = not size or starts_with(item.shape, size)
-                except RuntimeError:  # a strided nested tensor has no shape
-                    fits = starts_with(shape_of(item), size)
-                if not fits:
-                    raise errors.batch_mismatch(key, shape_of(item), size)
+                if size := meta.batch_size:
+                    try:
+                        fits = starts_with(item.shape, size)
+                    except RuntimeError:  # a strided nested tensor has no shape
+                        fits = starts_with(shape_of(item), size)
+                    if not fits:
+                        raise errors.batch_mismatch(key, shape_of(item), size)
                 self._set(key, item)
                 return self
             if item is self:
