@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
+from operator import mul
 from typing import Any
 
 import torch
@@ -20,58 +23,103 @@ __all__ = ["Columns", "count_of", "describe", "lay_out", "stored_tensors"]
 _ALIGNMENT = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What all tensors of one dtype and shape share: their place in a storage and in the description.
+
+    Args:
+        dtype: The dtype.
+        shape: The shape.
+
+    >>> form = Form(torch.float32, (2, 3))
+    >>> form.strides, form.nbytes, form.alignment
+    ((3, 1), 24, 8)
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    width: int = field(init=False)
+    strides: tuple[int, ...] = field(init=False)
+    nbytes: int = field(init=False)
+    alignment: int = field(init=False)
+    name: str = field(init=False)
+    sizes: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        width = self.dtype.itemsize
+        products = accumulate((max(n, 1) for n in self.shape[:0:-1]), mul, initial=1)
+        known = {
+            "width": width,
+            "strides": tuple(products)[::-1][: len(self.shape)],
+            "nbytes": prod(self.shape) * width,
+            "alignment": max(width, _ALIGNMENT),
+            "name": str(self.dtype),
+            "sizes": list(self.shape),
+        }
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
+
+
+class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
+    """The form of each pair of a dtype and a shape, made once."""
+
+    def __missing__(self, pair: tuple[torch.dtype, tuple[int, ...]]) -> Form:
+        form = self[pair] = Form(*pair)
+        return form
+
+
 @dataclass(slots=True)
 class Columns:
-    """The tensors that all leaves are stored as, one after another; a jagged leaf is several.
+    """The tensors that all leaves are stored as, in the order of `leaves`; a jagged leaf is several.
 
     Args:
         keys: The nested key of the leaf of each.
         sources: The tensors.
         addresses: The addresses of their bytes in memory; 0 where these are not the bytes of a file.
+        forms: The dtype and shape of each, and what follows from them.
         begins: The first byte of each in the storage.
-        sizes: The bytes of each.
         total: The bytes of the storage.
     """
 
     keys: list[Path] = field(default_factory=list)
     sources: list[torch.Tensor] = field(default_factory=list)
     addresses: list[int] = field(default_factory=list)
+    forms: list[Form] = field(default_factory=list)
     begins: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
     total: int = 0
 
     def views(self, storage: torch.Tensor) -> list[torch.Tensor]:
         """Return views of a storage of bytes in place of the tensors."""
         views: list[torch.Tensor] = []
         wholes: dict[torch.dtype, torch.Tensor] = {}
-        for part, begin in zip(self.sources, self.begins, strict=True):
-            dtype = part.dtype
-            width = dtype.itemsize
-            whole = wholes.get(dtype)
+        for form, begin in zip(self.forms, self.begins, strict=True):
+            whole = wholes.get(form.dtype)
             if whole is None:
-                whole = wholes[dtype] = storage[: storage.numel() // width * width].view(dtype)
-            first = begin // width
-            if part.is_contiguous():  # one call of torch in place of two
-                views.append(torch.as_strided(whole, part.shape, part.stride(), first))
-            else:
-                views.append(whole[first : first + part.numel()].view(part.shape))
+                whole = storage[: storage.numel() // form.width * form.width].view(form.dtype)
+                wholes[form.dtype] = whole
+            views.append(torch.as_strided(whole, form.shape, form.strides, begin // form.width))
         return views
 
 
 def lay_out(schema: Node) -> Columns:
-    """Return the places of the tensors of a planned schema; ``leaf.file`` becomes the number of its first one."""
-    made = Columns()
-    total = 0
+    """Return the places of the tensors of a planned schema.
+
+    Raises:
+        TypeError: A file cannot hold a tensor; the error names its key.
+    """
+    made, known, total = Columns(), _Forms(), 0
     for leaf in leaves(schema):
-        leaf.file = str(len(made.sources))
-        for part in stored_tensors(leaf):
-            start, nbytes = _round_up(total, max(part.element_size(), _ALIGNMENT)), part.nbytes
-            total = start + nbytes
+        # a tensor with an address is as plain as the first one of its dtype and shape, which was checked
+        form = known.get((leaf.dtype, leaf.shape)) if leaf.address else None
+        for part in stored_tensors(leaf) if form is None or leaf.source is None else (leaf.source,):
+            own = form or known[part.dtype, part.shape]
+            begin = _round_up(total, own.alignment)
+            total = begin + own.nbytes
             made.keys.append(leaf.key)
             made.sources.append(part)
             made.addresses.append(leaf.address or plain_address(part))
-            made.begins.append(start)
-            made.sizes.append(nbytes)
+            made.forms.append(own)
+            made.begins.append(begin)
     made.total = _round_up(total, _ALIGNMENT)
     return made
 
@@ -123,7 +171,7 @@ class _Describer:
     """Describes nodes, and collects the exact forms of values that JSON would change."""
 
     def __init__(self, columns: Columns) -> None:
-        self.columns = columns
+        self.places = zip(columns.forms, columns.begins, strict=True)
         self.exact_forms: list[Any] = []
         self.finite = True
 
@@ -166,18 +214,9 @@ class _Describer:
     def add(self, record: dict[str, Any], entries: dict[str, Any]) -> None:
         for name, entry in entries.items():
             if isinstance(entry, Leaf):
-                if entry.unbatched:
-                    raise nontensor.NoPlace(
-                        f"key {show(entry.key)} is an UnbatchedTensor, and a consolidated file has no place for one; "
-                        "save to a .safetensors file"
-                    )
-                first = int(entry.file)
-                if entry.layout == "strided":
-                    record["leaves"][name] = self.tensor(first)
-                    continue
-                for number, what in enumerate((VALUES, OFFSETS, LENGTHS)[: count_of(entry)], first):
-                    record["leaves"][what + name] = self.tensor(number)
-                record["leaves"][OFFSETS + name].append(entry.ragged)
+                self.leaf(record["leaves"], name, entry)
+        for name, entry in entries.items():  # the places of the leaves of a node are before those of the nodes in it
+            if isinstance(entry, Leaf):
                 continue
             if isinstance(entry, Value) and not entry.stack:
                 record["non_tensors"][name] = [
@@ -194,11 +233,24 @@ class _Describer:
             is_stack = isinstance(entry, Value)
             record[name] = self.stack(entry, entry.content(), entry.key) if is_stack else self.node(entry)
 
-    def tensor(self, number: int) -> list[Any]:
-        part, start = self.columns.sources[number], self.columns.begins[number]
-        end = start + self.columns.sizes[number]
+    def leaf(self, table: dict[str, Any], name: str, leaf: Leaf) -> None:
+        if leaf.layout == "strided" and not leaf.unbatched:
+            table[name] = self.tensor()
+            return
+        if leaf.unbatched:
+            raise nontensor.NoPlace(
+                f"key {show(leaf.key)} is an UnbatchedTensor, and a consolidated file has no place for one; save to a "
+                ".safetensors file"
+            )
+        for what in (VALUES, OFFSETS, LENGTHS)[: count_of(leaf)]:
+            table[what + name] = self.tensor()
+        table[OFFSETS + name].append(leaf.ragged)
+
+    def tensor(self) -> list[Any]:
+        form, begin = next(self.places)
+        end = begin + form.nbytes
         stop = _round_up(end, _ALIGNMENT)
-        return [str(part.dtype), list(part.shape), start, stop, stop - end]
+        return [form.name, form.sizes, begin, stop, stop - end]
 
     def stack(self, node: Value, data: list[Any], key: Path, depth: int = 1) -> dict[str, Any]:
         record = self.record("NonTensorStack", {"stack_dim": 0, "stack_dim_name": None, "is_locked": False})

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -212,17 +214,17 @@ class _Layout:
             check_memory(key, part)
         storage = allocate()
         self._see(storage)
-        sources = [part.detach() for part in self.columns.sources]
-        views = self._views
+        views, sources = self._views, self.columns.sources
         if self.threads > 1:
 
             def copy(view: torch.Tensor, part: torch.Tensor) -> None:
-                view.copy_(part, self.non_blocking)
+                view.copy_(part.detach(), self.non_blocking)
 
             jobs = [[functools.partial(copy, view, part)] for view, part in zip(views, sources, strict=True)]
             executor.run(jobs, threads=self.threads, cancelled=cancelled)
         elif views:
-            torch._foreach_copy_(views, sources, non_blocking=self.non_blocking)
+            with torch.no_grad():
+                torch._foreach_copy_(views, sources, non_blocking=self.non_blocking)
         self.storage = storage
 
     def _see(self, storage: torch.Tensor) -> None:
@@ -237,34 +239,34 @@ class _Layout:
         assert self.storage is not None
         if not self._views:
             self._see(self.storage)
-        self._put(self.schema, device)
+        self._put(self.schema, iter(self._views), device)
         annotate(self.td, "consolidated", self.storage)
         return self.td.lock_()
 
-    def _put(self, node: Node, device: torch.device | None) -> None:
+    def _put(self, node: Node, views: Iterator[torch.Tensor], device: torch.device | None) -> None:
         if isinstance(node, Parts):
             for part in node.parts.values():
-                self._put(part, device)
+                self._put(part, views, device)
             if not isinstance(node.origin, LazyStackedTensorDict):
                 return  # a wrapper has the metadata of the tensordict in it
-        for name, entry in node.entries.items() if isinstance(node, Dense) else ():
+        entries = node.entries if isinstance(node, Dense) else {}
+        for name, entry in entries.items():
             if isinstance(entry, Leaf):
-                value: Any = self._view(entry)
+                value: Any = next(views) if entry.layout == "strided" else _jagged(entry, views)
                 if entry.unbatched:
                     value = UnbatchedTensor(value, node.origin._get(name).batch_size)
                 node.origin._set(name, value)
-            else:
-                self._put(entry, device)
+        for entry in entries.values():  # as `leaves` yields them: after the leaves of the node itself
+            if not isinstance(entry, Leaf):
+                self._put(entry, views, device)
         if device is not None:
             meta = node.origin._meta
             node.origin._set_meta(Meta(meta.batch_size, device, meta.names))
 
-    def _view(self, leaf: Leaf) -> torch.Tensor:
-        first = int(leaf.file)
-        if leaf.layout == "strided":
-            return self._views[first]
-        parts = self._views[first : first + count_of(leaf)]
-        return jagged(parts[0], parts[1], parts[2] if len(parts) > 2 else None, leaf.ragged)
+
+def _jagged(leaf: Leaf, views: Iterator[torch.Tensor]) -> torch.Tensor:
+    values, offsets, *lengths = islice(views, count_of(leaf))
+    return jagged(values, offsets, lengths[0] if lengths else None, leaf.ragged)
 
 
 # --- the file
@@ -295,7 +297,8 @@ class ConsolidatedWriter(Writer):
     def _ranges(self) -> list[FileRange | SourceRun]:
         """Return the content of the file; consecutive small contiguous tensors form one run."""
         columns = self.layout.columns
-        return file_ranges(columns.keys, columns.sources, columns.addresses, columns.begins, columns.sizes)[0]
+        sizes = [form.nbytes for form in columns.forms]
+        return file_ranges(columns.keys, columns.sources, columns.addresses, columns.begins, sizes)[0]
 
     def map(self, staged: str) -> None:
         """Map the staged file."""
