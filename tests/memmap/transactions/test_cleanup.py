@@ -15,6 +15,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_memmap.engine import syscalls as system
+from tensordict_memmap.engine.mapped_range import MappedRange
 from tensordict_memmap.engine.tuning import FOREGROUND_REMOVAL_MAX
 from tensordict_memmap.storage import cleanup, exchange, ownership, transaction
 
@@ -155,13 +156,13 @@ def kept(name):
 @pytest.fixture
 def given_back(always, monkeypatch):
     """What was replaced is given back at the event."""
-    go, unmap = threading.Event(), system.unmap
+    go, close = threading.Event(), MappedRange.close
 
-    def slow(address, nbytes):
+    def slow(self):
         assert threading.current_thread().name != "tensordict-removal" or go.wait(60)
-        unmap(address, nbytes)
+        close(self)
 
-    monkeypatch.setattr(system, "unmap", slow)
+    monkeypatch.setattr(MappedRange, "close", slow)
     yield go
     go.set()
     cleanup.wait()

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.mapped_range import mapped_range
 from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Scattered, chunks
 from tensordict_memmap.engine.tuning import JOB_BYTES, RUN_WRITE_MIN
@@ -75,7 +76,7 @@ def _write(part: Scattered, outer: int, run: int, chunk: torch.Tensor, first: in
 def _copy(fd: int, address: int, run: int, offsets: list[int]) -> None:
     """Copy runs into a mapping of the span of the file that holds them."""
     base, end = min(offsets), max(offsets) + run
-    with syscalls.mapped_range(fd, base, end - base) as mapped:
+    with mapped_range(fd, base, end - base) as mapped:
         steps = {later - earlier for earlier, later in itertools.pairwise(offsets)}
         if len(steps) <= 1:
             step = steps.pop() if steps else run

@@ -21,6 +21,7 @@ import torch
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.direct import DirectFile
+from tensordict_memmap.engine.mapped_range import mapped_range
 from tensordict_memmap.engine.tuning import JOB_BYTES, MAPPED_COPY_MIN, are_ranges_small
 
 __all__ = ["Put", "Sink", "error_context", "is_mapping_fast", "reserve_file", "reserve_files"]
@@ -88,7 +89,7 @@ class Sink:
             finally:
                 self._turn.release()
         else:
-            with syscalls.mapped_range(self.fd, offset, nbytes) as address:
+            with mapped_range(self.fd, offset, nbytes) as address:
                 yield functools.partial(_copy_ranges, address - offset)
 
 

@@ -6,7 +6,6 @@ Functions take addresses and file descriptors, release the GIL during the call, 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import mmap
@@ -15,7 +14,7 @@ import stat
 import sys
 import threading
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ _statx = (
     if LINUX
     else None
 )
-_mmap = _bind(
+map_pages = _bind(
     "mmap",
     ctypes.c_void_p,
     ctypes.c_void_p,
@@ -87,7 +86,7 @@ _mmap = _bind(
     ctypes.c_int,
     ctypes.c_int64,
 )
-_munmap = _bind("munmap", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+unmap_pages = _bind("munmap", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 _madvise = _bind("madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _msync = _bind("msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _mincore = _bind("mincore", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p) if LINUX else None
@@ -98,7 +97,8 @@ _view_memory.restype = ctypes.py_object
 _view_memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 
 
-def _error(code: int, path: str | None = None) -> OSError:
+def os_error(code: int, path: str | None = None) -> OSError:
+    """Make the error of a system call from its ``errno``."""
     return OSError(code, os.strerror(code), path)
 
 
@@ -108,7 +108,7 @@ def write_at(fd: int, address: int, nbytes: int, offset: int) -> None:
     while done < nbytes:
         written = _pwrite(fd, view(address + done, min(nbytes - done, _LARGEST_WRITE)), offset + done)
         if written == 0:
-            raise _error(errno.ENOSPC)
+            raise os_error(errno.ENOSPC)
         done += written
 
 
@@ -203,7 +203,7 @@ def write_ranges_at(fd: int, addresses: Sequence[int], sizes: Sequence[int], off
         if done < 0:
             code = ctypes.get_errno()
             if code != errno.EINTR:
-                raise _error(code)
+                raise os_error(code)
             done = 0
         if done != expected:  # a short or interrupted call: write range by range, which also raises the cause
             position = 0
@@ -239,7 +239,7 @@ def reserve(fd: int, offset: int, nbytes: int) -> bool:
         if code in _UNSUPPORTED:
             return False
         if code != errno.EINTR:
-            raise _error(code)
+            raise os_error(code)
     return True
 
 
@@ -262,37 +262,6 @@ def scatter(folder: str) -> bool:
     return True
 
 
-def map_file(fd: int, nbytes: int, offset: int, *, shared: bool) -> int:
-    """Map a page-aligned range of a file and return its address; the descriptor may be closed afterwards.
-
-    ``mmap.mmap`` keeps a descriptor for each mapping, and thousands of leaves would exceed the limit of a process.
-    """
-    assert _mmap is not None
-    flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
-    address = _mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
-    if address is None or address == ctypes.c_void_p(-1).value:
-        raise _error(ctypes.get_errno())
-    return int(address)
-
-
-def keep_open(fd: int) -> int:
-    """Keep the blocks of a file that is about to be unlinked, by a mapping of its first page.
-
-    Freeing the blocks takes long. An open descriptor would keep them too, but a forked child would inherit it, and
-    could not determine later whether its number belongs to another file. A child does not inherit this mapping.
-
-    Args:
-        fd: The file, not empty; it may be closed afterwards.
-
-    Returns:
-        The address to pass to `unmap`, with `PAGE` bytes, to free the blocks.
-    """
-    address = map_file(fd, PAGE, 0, shared=False)
-    if _madvise is not None and LINUX:
-        _madvise(address, PAGE, _MADV_DONTFORK)  # if refused, a child keeps the blocks until it exits
-    return address
-
-
 def most_mappings() -> int | None:
     """Return the maximum number of mappings of a process; None if unknown."""
     try:
@@ -302,29 +271,17 @@ def most_mappings() -> int | None:
         return None
 
 
-def unmap(address: int, nbytes: int) -> None:
-    """Remove a mapping of `map_file`."""
-    if _munmap is not None:
-        _munmap(address, nbytes)
-
-
-@contextlib.contextmanager
-def mapped_range(fd: int, offset: int, nbytes: int) -> Iterator[int]:
-    """Map a range of a file during a ``with`` block, in huge pages if possible, and yield its address."""
-    skipped = offset % PAGE
-    address = map_file(fd, nbytes + skipped, offset - skipped, shared=True)
-    try:
-        prefer_huge_pages(address, nbytes + skipped)
-        yield address + skipped
-    finally:
-        unmap(address, nbytes + skipped)
-
-
 def prefer_huge_pages(address: int, nbytes: int) -> None:
     """Ask for huge pages in a range of memory before its first access: fewer page faults."""
     if _madvise is not None and LINUX:
         start = -(-address // PAGE) * PAGE
         _madvise(start, max(address + nbytes - start, 0), _MADV_HUGEPAGE)  # may be refused
+
+
+def keep_from_children(address: int, nbytes: int) -> None:
+    """Leave a mapping to this process: children that it forks do not inherit it, unless the system refuses."""
+    if _madvise is not None and LINUX:
+        _madvise(address, nbytes, _MADV_DONTFORK)
 
 
 def copy(target: int, source: int, nbytes: int) -> None:
@@ -336,7 +293,7 @@ def sync_mapping(address: int, nbytes: int) -> None:
     """Sync changes made through a mapping to disk."""
     start = address - address % PAGE
     if _msync is not None and _msync(start, nbytes + address - start, 4 if LINUX else 0x10) != 0:
-        raise _error(ctypes.get_errno())
+        raise os_error(ctypes.get_errno())
 
 
 def read_ahead(address: int, nbytes: int) -> None:
@@ -384,7 +341,7 @@ def _rename(source: str, target: str, flags: int) -> bool:
     code = ctypes.get_errno()
     if code in _UNSUPPORTED:
         return False
-    raise _error(code, target)
+    raise os_error(code, target)
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:

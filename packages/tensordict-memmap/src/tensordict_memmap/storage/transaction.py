@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.engine.mapped_range import keep_open
 from tensordict_memmap.engine.mounts import is_mount
 from tensordict_memmap.engine.tuning import SCATTER_MIN_FILES, is_long_removal
 from tensordict_memmap.formats.names import MOST_PARTS
@@ -118,14 +119,14 @@ def _blocks_kept(path: str) -> Iterator[None]:
             if is_long_removal(os.stat(path).st_size):
                 fd = locks.open_for_lock(path, os.O_RDONLY)
                 try:
-                    earlier = syscalls.keep_open(fd.fileno())
+                    earlier = keep_open(fd.fileno())
                 finally:
                     locks.close(fd)
     try:
         yield
     finally:
         if earlier is not None:
-            cleanup.later(path, functools.partial(syscalls.unmap, earlier, syscalls.PAGE))
+            cleanup.later(path, earlier.close)
 
 
 def save_folder(

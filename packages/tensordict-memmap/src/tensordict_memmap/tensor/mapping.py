@@ -14,13 +14,14 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
+from tensordict_memmap.engine.mapped_range import MappedRange, ranges
 
 MODES = {"r": False, "c": False, "r+": True}
 """The modes, and whether writes reach the file; with ``r`` and ``c``, pages are copied on write."""
@@ -57,10 +58,6 @@ class Place(NamedTuple):
     identity: tuple[int, int]
 
 
-_live: dict[int, Place] = {}
-"""The mapped ranges of this process by their addresses."""
-
-
 def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
     """Yield for each tensor the mapped range that holds its memory; None for memory that is not mapped.
 
@@ -69,7 +66,8 @@ def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
     >>> list(places_of([torch.zeros(2)]))
     [None]
     """
-    starts: list[int] | None = None
+    places: dict[int, Place] | None = None
+    starts: list[int] = []
     for tensor in tensors:
         try:
             address = tensor.data_ptr() if tensor.numel() else None
@@ -77,9 +75,11 @@ def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
             address = None
         place = None
         if address is not None:
-            starts = sorted(_live) if starts is None else starts
+            if places is None:
+                places = {place.address: place for place in ranges() if isinstance(place, Place)}
+                starts = sorted(places)
             at = bisect.bisect_right(starts, address) - 1
-            place = _live.get(starts[at]) if at >= 0 else None
+            place = places[starts[at]] if at >= 0 else None
         yield place if place is not None and address is not None and address < place.address + place.nbytes else None
 
 
@@ -96,27 +96,25 @@ def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
     return True
 
 
-class _Pages:
+class _Pages(MappedRange):
     """Owner of a range of mapped pages; arrays and tensors over them keep it alive."""
 
-    __slots__ = ("__array_interface__", "address", "nbytes")
+    __slots__ = ("__array_interface__",)
 
-    def __init__(
-        self, fd: int, filename: str | None, nbytes: int, offset: int, identity: tuple[int, int], shared: bool
-    ) -> None:
+    __array_interface__: dict[str, Any]
+
+    @classmethod
+    def map(
+        cls, fd: int, filename: str | None, nbytes: int, offset: int, identity: tuple[int, int], shared: bool
+    ) -> Self:
+        """Map bytes of a file, which need not start at a page."""
         skipped = offset % syscalls.PAGE
-        self.nbytes = size = nbytes + skipped
-        # held at once, so that pages are unmapped whatever is raised here
-        self.address = address = syscalls.map_file(fd, size, offset - skipped, shared=shared)
-        _live[address] = Place(address, size, filename or "", offset - skipped, identity)
+        made = cls(fd, nbytes + skipped, offset - skipped, shared=shared)
+        address = made.address
+        made.describe(Place(address, nbytes + skipped, filename or "", offset - skipped, identity))
         # a ctypes array type would do the same, but takes ten times as long to create
-        self.__array_interface__ = _bytes_at(address + skipped, nbytes)
-
-    def __del__(self) -> None:
-        address = getattr(self, "address", None)
-        if address is not None:
-            _live.pop(address, None)  # first: another thread may map this address at once
-            syscalls.unmap(address, self.nbytes)
+        made.__array_interface__ = _bytes_at(address + skipped, nbytes)
+        return made
 
 
 class _Foreign:
@@ -296,4 +294,4 @@ def _map(fd: int, filename: str | None, nbytes: int, offset: int, identity: tupl
     if not syscalls.POSIX:
         with os.fdopen(os.dup(fd), "r+b" if shared else "rb") as file:
             return np.memmap(file, np.uint8, "r+" if shared else "c", offset, (nbytes,))
-    return np.asarray(_Pages(fd, filename, nbytes, offset, identity, shared))
+    return np.asarray(_Pages.map(fd, filename, nbytes, offset, identity, shared))
