@@ -108,7 +108,7 @@ def test_operations_treat_specs_as_other_values(td: TensorDict) -> None:
     ):
         assert type(same["a"]) is TensorAttrs and same["a"].tgt_dtype == torch.float32
     assert torch.stack([attrs, td.double().attrs()])[1]["a"].tgt_dtype == torch.float64
-    assert attrs.to_dict()["n"]["b"].tgt_dtype == torch.int64
+    assert attrs.to_dict()["n"]["b"]["tgt_dtype"] == torch.int64
     attrs.update_({"a": TensorAttrs("meta")})
     assert attrs["a"].tgt_device == torch.device("meta")
     with pytest.raises(TypeError, match="takes another TensorAttrs in place, got 'text'; use set"):
@@ -137,3 +137,20 @@ def test_attributes_of_one_tensor():
         TensorAttrs.from_tensor(3)
     with pytest.raises(TypeError, match=r"attrs\(\)"):
         TensorAttrs.from_tensor(TensorDict({"a": leaf}))
+
+
+def test_fields_are_read_and_written_by_name(td: TensorDict) -> None:
+    one = td.attrs()["a"]
+    assert list(one.keys()) == ["tgt_device", "tgt_dtype", "tgt_shape"] and one["tgt_dtype"] == torch.float32
+    assert {key: value.data for key, value in one.items()} == one.to_dict() == one.to_tensordict().to_dict()
+    assert [value.data for value in one.values()] == list(one.to_dict().values())
+    assert list(td.attrs(fields=["dtype"])["a"].keys()) == ["tgt_dtype"]
+    assert td.attrs()["a", "tgt_shape"] == torch.Size([3, 4]) and one.get("tgt_shape") == torch.Size([3, 4])
+    assert one.replace(tgt_dtype=torch.int8).tgt_dtype == torch.int8 and one.tgt_dtype == torch.float32
+    one.tgt_dtype = torch.int16
+    assert one.set("tgt_shape", [2]).to_dict() == TensorAttrs("cpu", torch.int16, [2]).to_dict()
+    assert one.update({"tgt_dtype": torch.int8}).tgt_dtype == torch.int8 and TensorAttrs.from_dict(one.to_dict()) == one
+    with pytest.raises(AttributeError, match="'other' cannot be set"):
+        one.set("other", 1)
+    with pytest.raises(RuntimeError, match="locked"):
+        one.lock_().tgt_dtype = None

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from tensordict_core.base import errors, ragged
+from tensordict_core.base import errors, keys, ragged
 from tensordict_core.base.index import Index
 from tensordict_core.base.json_form import DTYPES
-from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
+from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
 from tensordict_core.base.views import KeysView
 from tensordict_core.containers.collection import TensorCollection
@@ -53,13 +53,13 @@ __all__ = [
     "is_namedtuple",
     "is_non_tensor_type",
     "json_dumps",
-    "key_path",
     "logger",
     "passes_through",
     "reduced",
     "set_json_backend",
     "shape_of",
     "timeit",
+    "unravel_key_to_tuple",
     "without_ellipsis",
     "wrap_dim",
     "zip_strict",
@@ -146,13 +146,13 @@ def is_key_or_keys(value: Any) -> bool:
     )
 
 
-def key_path(value: Any) -> tuple[str, ...]:
+def unravel_key_to_tuple(value: Any) -> tuple[str, ...]:
     """Return a nested key as a flat tuple, and the empty tuple for any other value, such as an index.
 
-    >>> key_path(("a", ("b",))), key_path(0), key_path(("a", 0))
+    >>> unravel_key_to_tuple(("a", ("b",))), unravel_key_to_tuple(0), unravel_key_to_tuple(("a", 0))
     (('a', 'b'), (), ())
     """
-    return unravel_key_to_tuple(value) if isinstance(value, NestedKey) else ()
+    return keys.unravel_key_to_tuple(value) if isinstance(value, NestedKey) else ()
 
 
 def is_non_tensor_type(cls: type) -> bool:

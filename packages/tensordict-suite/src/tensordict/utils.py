@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tensordict_core import set_printoptions as set_printoptions
     from tensordict_core import unravel_key as unravel_key
     from tensordict_core import unravel_key_list as unravel_key_list
-    from tensordict_core import unravel_key_to_tuple as unravel_key_to_tuple
+    from tensordict_core.compat import unravel_key_to_tuple as unravel_key_to_tuple
     from tensordict_memmap import print_directory_tree as print_directory_tree
 else:
     __getattr__, __dir__ = serve(__name__)

@@ -6,7 +6,7 @@ its key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -29,6 +29,18 @@ class Attrs(NamedTuple):
     tgt_device: torch.device | None = None
     tgt_dtype: torch.dtype | None = None
     tgt_shape: torch.Size | None = None
+
+
+def _field(name: str, doc: str) -> Any:
+    def read(self: TensorAttrs) -> Any:
+        return getattr(self._value, name)
+
+    def write(self: TensorAttrs, value: Any) -> None:
+        fields = {**self._value._asdict(), name: value}
+        self._assign_data(type(self)(**fields))
+
+    read.__annotations__ = {}
+    return property(read, write, doc=doc)
 
 
 class TensorAttrs(MetaData):
@@ -100,6 +112,20 @@ class TensorAttrs(MetaData):
         described: Self = describe_leaf(tensor, fields)
         return described
 
+    @classmethod
+    def from_dict(cls, input_dict: Mapping[str, Any], *args: Any, **options: Any) -> Self:
+        """Return the attributes of a dictionary, as ``to_dict`` makes it.
+
+        Args:
+            input_dict: The fields by name.
+            *args: Options of `TensorDict.from_dict`, which have no effect.
+            **options: The batch size, the device and the names.
+
+        >>> TensorAttrs.from_dict({"tgt_dtype": torch.int8}).tgt_dtype
+        torch.int8
+        """
+        return cls(**input_dict, **{key: options[key] for key in ("batch_size", "device", "names") if key in options})
+
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
         return self
 
@@ -118,32 +144,111 @@ class TensorAttrs(MetaData):
             got = value._entry_value() if isinstance(value, NonTensorDataBase) else value
             raise TypeError(f"TensorAttrs takes another TensorAttrs in place, got {got!r}; use set() to replace it")
 
-    @property
-    def tgt_device(self) -> torch.device | None:
-        """The device of the tensor.
+    # the fields, which are read and written as those of a tensorclass ---------------------------------------------
 
-        >>> TensorAttrs("cpu").tgt_device
+    tgt_device = _field("tgt_device", "The device of the tensor.")
+    tgt_dtype = _field("tgt_dtype", "The dtype of the tensor.")
+    tgt_shape = _field("tgt_shape", "The shape of the tensor, batch dimensions included.")
+
+    def _get(self, key: str) -> Any:
+        return getattr(self._value, key) if key in Attrs._fields else None
+
+    def get(self, key: Any, default: Any = None, **kwargs: Any) -> Any:
+        """Return a field, or the default if it is ``None``.
+
+        >>> TensorAttrs(tgt_dtype=torch.int8).get("tgt_dtype")
+        torch.int8
+        """
+        value = self._get(key)
+        return default if value is None else value
+
+    def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Self:
+        """Replace a field.
+
+        Args:
+            key: Its name.
+            item: The new value.
+            *args: Options of `TensorDict.set`, which have no effect on a field.
+            **kwargs: The same by name.
+
+        Raises:
+            NoEntriesError: There is no such field.
+
+        >>> TensorAttrs("cpu").set("tgt_dtype", torch.int8).tgt_dtype
+        torch.int8
+        """
+        if key not in Attrs._fields:
+            return super().set(key, item, *args, **kwargs)
+        setattr(self, key, item)
+        return self
+
+    def keys(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the names of the fields that are not ``None``.
+
+        >>> list(TensorAttrs(tgt_dtype=torch.int8).keys())
+        ['tgt_dtype']
+        """
+        return self._as_fields().keys(*args, **kwargs)
+
+    def values(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the fields that are not ``None``, as non-tensor data.
+
+        >>> [value.data for value in TensorAttrs(tgt_dtype=torch.int8).values()]
+        [torch.int8]
+        """
+        return self._as_fields().values(*args, **kwargs)
+
+    def items(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the names and values of the fields that are not ``None``.
+
+        >>> [(key, value.data) for key, value in TensorAttrs(tgt_dtype=torch.int8).items()]
+        [('tgt_dtype', torch.int8)]
+        """
+        return self._as_fields().items(*args, **kwargs)
+
+    def _as_fields(self) -> Any:
+        entries = {name: MetaData(value) for name, value in self._value._asdict().items() if value is not None}
+        return containers.dense(entries, batch_size=self._meta.batch_size, device=self._meta.device)
+
+    def to_tensordict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a tensordict of the fields that are not ``None``.
+
+        >>> TensorAttrs(tgt_dtype=torch.int8).to_tensordict()["tgt_dtype"]
+        torch.int8
+        """
+        return self._as_fields()
+
+    def update(self, input_dict_or_td: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Replace fields by those of a dictionary, a tensordict or other attributes.
+
+        Args:
+            input_dict_or_td: The fields by name.
+            *args: Options of `TensorDict.update`.
+            **kwargs: The same by name.
+
+        >>> TensorAttrs("cpu").update({"tgt_dtype": torch.int8}).tgt_dtype
+        torch.int8
+        """
+        if isinstance(input_dict_or_td, TensorAttrs) or input_dict_or_td is None:
+            return super().update(input_dict_or_td, *args, **kwargs)
+        for key, value in input_dict_or_td.items():
+            self.set(key, value.data if isinstance(value, NonTensorDataBase) else value)
+        return self
+
+    def replace(self, *args: Any, **kwargs: Any) -> Self:
+        """Return a copy with other fields.
+
+        Args:
+            *args: A dictionary or tensordict of them.
+            **kwargs: Fields by name.
+
+        >>> TensorAttrs("cpu").replace(tgt_dtype=torch.int8).tgt_device
         device(type='cpu')
         """
-        return self._value.tgt_device
-
-    @property
-    def tgt_dtype(self) -> torch.dtype | None:
-        """The dtype of the tensor.
-
-        >>> TensorAttrs("cpu").tgt_dtype is None
-        True
-        """
-        return self._value.tgt_dtype
-
-    @property
-    def tgt_shape(self) -> torch.Size | None:
-        """The shape of the tensor, batch dimensions included.
-
-        >>> TensorAttrs(tgt_shape=[3, 4]).tgt_shape
-        torch.Size([3, 4])
-        """
-        return self._value.tgt_shape
+        new: Self = self._clone(True)
+        for fields in (*args, kwargs):
+            new.update(fields)
+        return new
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Return the three fields by name.

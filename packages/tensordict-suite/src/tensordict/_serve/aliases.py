@@ -103,7 +103,7 @@ PRIVATE: Mapping[str, tuple[str, str]] = {
     "_set_skip_existing_None": ("tensordict_nn.compat", "set_skip_existing_of_block"),
     "_shape": ("tensordict_core.compat", "shape_of"),
     "_strtobool": ("tensordict_core.compat", "as_bool"),
-    "_unravel_key_to_tuple": ("tensordict_core.compat", "key_path"),
+    "_unravel_key_to_tuple": ("tensordict_core.compat", "unravel_key_to_tuple"),
     "_use_generator": ("tensordict_nn.compat", "use_generator"),
     "_zip_strict": ("tensordict_core.compat", "zip_strict"),
     "convert_ellipsis_to_idx": ("tensordict_core.compat", "without_ellipsis"),

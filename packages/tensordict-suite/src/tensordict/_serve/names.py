@@ -20,8 +20,9 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
             is_tensorclass isin lazy_legacy lazy_stack list_to_stack make_tensordict maybe_dense_stack merge_tensordicts
             pad pad_sequence parse_tensor_dict_string remove_duplicates set_capture_non_tensor_stack
             set_get_defaults_to_none set_lazy_legacy set_list_to_stack set_printoptions stack unpad_sequence unravel_key
-            unravel_key_list unravel_key_to_tuple
+            unravel_key_list
         """,
+        "tensordict_core.compat": "unravel_key_to_tuple",
         "tensordict_memmap": """
             MemmapDataset MemoryMappedTensor append_memmap compare convert from_consolidated from_safetensors
             is_memmap_archive load load_into load_memmap memmap pack_memmap refresh_archive_checksums save
@@ -82,8 +83,9 @@ OWNERS: Mapping[str, Mapping[str, str]] = {
             expand_as_right expand_right get_printoptions is_bool is_floating is_inexact is_integer is_non_tensor
             is_tensorclass isin lazy_legacy list_to_stack parse_tensor_dict_string remove_duplicates
             set_capture_non_tensor_stack set_lazy_legacy set_list_to_stack set_printoptions unravel_key
-            unravel_key_list unravel_key_to_tuple
+            unravel_key_list
         """,
+        "tensordict_core.compat": "unravel_key_to_tuple",
         "tensordict_memmap": "print_directory_tree",
     },
 }

@@ -131,7 +131,7 @@ class Conversion(Node):
             elif value._is_opaque:
                 if not retain_none and _is_none_everywhere(value):
                     continue
-                held = value._plain_value()
+                held = value.to_dict() if value._is_non_tensor else value._plain_value()
                 in_rows = tolist_first and value._is_non_tensor
                 out[key] = _rows(value, True, convert, True, False) if in_rows else _leaf(held, convert)
             elif tolist_first and (value._meta.batch_size or is_tensorclass(value)):
