@@ -18,6 +18,7 @@ from tensordict_memmap import (
     save,
 )
 from tensordict_memmap.engine import tuning
+from tensordict_memmap.storage.removal import remove_tree
 
 
 def content(version):
@@ -262,6 +263,30 @@ class Map:
 
     def check(self):
         assert MemoryMappedTensor.from_filename(self.path, torch.uint8, [64]).tolist() == list(range(64))
+
+
+class Remove:
+    """The removal of a folder with folders and a link in it."""
+
+    def __init__(self, folder):
+        self.path, self.outside = folder / "gone", folder / "outside"
+        self.outside.mkdir()
+        (self.outside / "kept.txt").write_text("mine")
+        self.fill()
+
+    def fill(self):
+        (self.path / "a" / "b").mkdir(parents=True)
+        (self.path / "a" / "b" / "file").touch()
+        (self.path / "link").symlink_to(self.outside)
+
+    def act(self):
+        remove_tree(str(self.path))
+
+    def check(self):
+        if self.path.exists():
+            self.act()
+        assert os.listdir(self.path.parent) == ["outside"] and os.listdir(self.outside) == ["kept.txt"]
+        self.fill()
 
 
 CASES = {

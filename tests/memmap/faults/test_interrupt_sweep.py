@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tests.memmap.faults.sweep_cases import CASES, Map
+from tests.memmap.faults.sweep_cases import CASES, Map, Remove
 
 from tensordict_memmap import lock_timeout
 from tensordict_memmap.engine import syscalls as system
@@ -256,12 +256,13 @@ def test_an_exception_at_some_bytecodes_leaves_everything_usable(tmp_path, name)
     assert total > 1000 and swept
 
 
-def test_an_exception_as_a_file_is_mapped_or_unmapped_leaves_no_mapping(tmp_path):
-    def in_mappings(places):
-        return [at for at, place in enumerate(places) if "/mapp" in place.code.co_filename]
+@pytest.mark.parametrize(("case", "module"), [(Map, "mapped_range"), (Map, "mapping"), (Remove, "removal")])
+def test_an_exception_at_any_bytecode_of_a_module_leaves_nothing_open_or_mapped(tmp_path, case, module):
+    def of_module(places):
+        return [at for at, place in enumerate(places) if place.code.co_filename.endswith(f"{module}.py")]
 
-    total, chosen, swept = sweep(Map, in_mappings, tmp_path)
-    assert total > chosen > 100 and swept == chosen
+    total, chosen, swept = sweep(case, of_module, tmp_path)
+    assert total > chosen > 50 and swept == chosen
 
 
 @pytest.mark.long

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.storage import locks, ownership
+from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.staging import remove_abandoned, staged_names, staging_name
 
 __all__ = ["checkpoint_name", "latest", "rotate"]
@@ -175,6 +175,6 @@ def _remove_remains(root: str) -> None:
 def _remove_folder(path: str, keep_in: str) -> None:
     if os.path.isdir(path):
         if ownership.read_valid_manifest(path) is None:
-            shutil.rmtree(path)
+            remove_tree(path)
         else:
             ownership.remove_save(path, keep_in=keep_in)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from math import prod
@@ -25,6 +24,7 @@ from tensordict_memmap.remote.snapshots import current_snapshot
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.schema.node import WRAPPED, Leaf, Node, Value, leaves, nodes
 from tensordict_memmap.storage.manifest import NAME, Manifest
+from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.rows_committed import fingerprint
 
 __all__ = ["BLOCKS", "INFO", "SAVE", "changed", "check_versions", "explained", "identity_of", "mirror", "read_file"]
@@ -51,7 +51,7 @@ def mirror(url: str, root: str) -> str:
             with contextlib.suppress(OSError):  # another process has made it
                 os.rename(staged, folder)
         finally:
-            shutil.rmtree(staged, ignore_errors=True)
+            remove_tree(staged, ignore_errors=True)
     return folder
 
 

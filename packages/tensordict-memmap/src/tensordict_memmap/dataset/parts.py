@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from tensordict_memmap.dataset.dataset import MemmapDataset
 from tensordict_memmap.dataset.schema import Key
 from tensordict_memmap.dataset.tables import columns_of, example_of, table_to_rows
 from tensordict_memmap.remote.urls import is_remote, local_path
+from tensordict_memmap.storage.removal import remove_tree
 
 __all__ = ["Parts", "stored_ragged"]
 
@@ -92,7 +92,7 @@ class Parts:
     def _check_begun(self) -> None:
         """Raise an error if `remove` ran since `begin`; creating a part makes the folder again, which goes, too."""
         if not os.path.exists(os.path.join(self.folder, _BEGUN)):
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_tree(self.folder, ignore_errors=True)
             raise FileNotFoundError(
                 f"the parts in {self.folder} were removed, because another task failed; write again"
             )
@@ -137,7 +137,7 @@ class Parts:
         gone = f"{self.folder}.gone"
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.folder, gone)  # what has its path cannot add files to it any more
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_tree(gone, ignore_errors=True)
 
 
 def stored_ragged(dataset: MemmapDataset) -> list[Key]:

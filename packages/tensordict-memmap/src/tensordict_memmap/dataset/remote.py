@@ -9,7 +9,6 @@ the remote files, and a remote file that is replaced afterwards raises an error.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import weakref
 from functools import partial
@@ -37,6 +36,7 @@ from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.block_cache import BLOCK_BYTES, BlockCache, CachedFile, Spans
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.schema.node import Path
+from tensordict_memmap.storage.removal import remove_tree
 
 __all__ = ["DEFAULT_CACHE_BYTES", "RemoteRows"]
 
@@ -222,4 +222,4 @@ class RemoteRows:
 
 def _remove(root: str, pid: int) -> None:
     if os.getpid() == pid:  # and not in a forked worker
-        shutil.rmtree(root, ignore_errors=True)
+        remove_tree(root, ignore_errors=True)

@@ -8,7 +8,6 @@ ring it has copies of the valid rows in their order: at a URL, no row is appende
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.schema.node import WRAPPED
 from tensordict_memmap.storage import ownership
 from tensordict_memmap.storage.manifest import NAME, Entry
+from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.rows_committed import Ring, RowsCommitted, fingerprint
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 
@@ -47,7 +47,7 @@ def _stage(folder: SavedFolder, path: str) -> bool:
     Returns:
         Whether it is valid: False if rows of a ring were overwritten meanwhile.
     """
-    shutil.rmtree(path, ignore_errors=True)
+    remove_tree(path, ignore_errors=True)
     folder.shows_slots = True
     manifest = folder.count(ownership.read_manifest(folder.root))
     if manifest is None or not manifest.files:

@@ -16,6 +16,7 @@ from tensordict_memmap.dataset.columns import Column, check_growable, match_batc
 from tensordict_memmap.dataset.ragged import RaggedWriter, read_lengths, saved_state, shapes_leaf
 from tensordict_memmap.dataset.range_locks import EVERY_ROW, RowLock
 from tensordict_memmap.engine import syscalls
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.formats import tree
@@ -420,7 +421,7 @@ def write_empty(
     for leaf in leaves(node):
         if leaf.layout != "strided":
             for file in (leaf.file, leaf.shapes_file):
-                os.close(os.open(f"{folder}/{file}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+                Descriptor(os.open, f"{folder}/{file}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666).close()
                 entries[file] = Entry(0)
             continue
         column = Column(folder, leaf)

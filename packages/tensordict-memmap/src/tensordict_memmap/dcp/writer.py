@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -34,6 +33,7 @@ from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import check_source
+from tensordict_memmap.storage.removal import remove_tree
 
 __all__ = ["TensorDictWriter"]
 
@@ -345,6 +345,6 @@ def _stored_share(share: Share, parts: list[list[Part]], shapes: list[tuple[int,
 def _remove(staged: str) -> None:
     with contextlib.suppress(OSError):
         if os.path.isdir(staged):
-            shutil.rmtree(staged, ignore_errors=True)
+            remove_tree(staged, ignore_errors=True)
         else:
             os.unlink(staged)

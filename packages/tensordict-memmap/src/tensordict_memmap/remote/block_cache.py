@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.syscalls import fcntl
 from tensordict_memmap.remote.store import Store
 
@@ -110,7 +111,7 @@ class BlockCache:
 
     def _make_control(self, total: int) -> None:
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(self.control, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            Descriptor(os.open, self.control, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600).close()
         if os.path.getsize(self.control) < total:
             os.truncate(self.control, total)
 
@@ -185,11 +186,11 @@ class BlockCache:
         if not self._locks:
             return copy() if self._has_rows(rows) else None
         with self._mutex:  # without the context manager of the lock, which takes as long as the lock
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(self._lock.fileno(), fcntl.LOCK_SH)
             try:
                 return copy() if self._has_rows(rows) else None
             finally:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+                fcntl.flock(self._lock.fileno(), fcntl.LOCK_UN)
 
     def _has_rows(self, rows: np.ndarray[Any, Any]) -> bool:
         """Return whether the blocks of some rows are present; they are marked as read then."""
@@ -321,13 +322,9 @@ class BlockCache:
 
     @contextlib.contextmanager
     def _opened(self, file: int) -> Iterator[int]:
-        fd = os.open(
-            os.path.join(self.folder, *self.files[file].path.split("/")), os.O_RDWR | getattr(os, "O_BINARY", 0)
-        )
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+        path = os.path.join(self.folder, *self.files[file].path.split("/"))
+        with Descriptor(os.open, path, os.O_RDWR | getattr(os, "O_BINARY", 0)) as opened:
+            yield opened.fileno()
 
     # --- processes
 
@@ -338,7 +335,7 @@ class BlockCache:
         with _attaching:
             if self._pid != os.getpid():
                 self._mutex = threading.RLock()  # threads share a file lock
-                self._lock = os.open(f"{self.control}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+                self._lock = Descriptor(os.open, f"{self.control}.lock", os.O_CREAT | os.O_RDWR, 0o600)
                 self._made: Store | None = None
                 self._pid = os.getpid()  # last: other threads look at it first
 
@@ -354,16 +351,16 @@ class BlockCache:
             yield
             return
         with self._mutex:
-            fcntl.flock(self._lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            fcntl.flock(self._lock.fileno(), fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
             try:
                 yield
             finally:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+                fcntl.flock(self._lock.fileno(), fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close the lock file."""
         if self._pid == os.getpid():
-            os.close(self._lock)
+            self._lock.close()
             self._pid = -1
 
 

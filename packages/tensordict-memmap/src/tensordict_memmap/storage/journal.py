@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from collections.abc import Set
 
 from tensordict_memmap.engine import syscalls
@@ -26,6 +25,7 @@ from tensordict_memmap.storage.ownership import (
     remove_files,
     sync_folders,
 )
+from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.staging import staged_names
 
 __all__ = ["commit", "commit_save", "redo"]
@@ -109,7 +109,7 @@ def redo(target: str, *, durable: bool = True) -> None:
     os.unlink(journal)
     if durable:  # a journal that came back after a power failure would look for the staging folder
         syscalls.sync_folder(target)
-    shutil.rmtree(stage, ignore_errors=True)
+    remove_tree(stage, ignore_errors=True)
 
 
 def _moved(journal: str, stage: str, target: str, files: list[str]) -> set[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.names import LEAF, META
 from tensordict_memmap.storage.manifest import NAME, Manifest, folders
+from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.rows_committed import LOCK
 
 __all__ = [
@@ -190,7 +190,7 @@ def remove_save(folder: str, *, keep_in: str, known: Save | None = None) -> None
         return
     found = known or find_save(folder)
     if found is None:
-        shutil.rmtree(folder)  # a staging folder without a manifest was not finished, and holds no foreign files
+        remove_tree(folder)  # a staging folder without a manifest was not finished, and holds no foreign files
         return
     move_foreign(folder, found.owned, keep_in)
     remove_owned(folder, found.owned)

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import secrets
-import shutil
 import stat
 import tempfile
 import time
@@ -23,6 +22,7 @@ from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.formats.names import LEAF, STAGING
 from tensordict_memmap.storage import locks
 from tensordict_memmap.storage.modes import PRIVATE_FILE, copy_mode
+from tensordict_memmap.storage.removal import remove_tree
 
 __all__ = [
     "file_exists",
@@ -299,11 +299,11 @@ def temporary_folder() -> Iterator[str]:
         os.mkdir(inside)
         yield inside
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder, ignore_errors=True)
         if lock is not None:
             locks.close(lock)
 
 
 def _remove_mine(folder: str) -> None:
     if os.lstat(folder).st_uid == os.geteuid():
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder, ignore_errors=True)

@@ -19,7 +19,6 @@ import contextlib
 import errno
 import functools
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -32,6 +31,7 @@ from tensordict_memmap.formats.names import MOST_PARTS
 from tensordict_memmap.storage import cleanup, exchange, journal, locks, ownership
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.modes import PRIVATE_FOLDER, copy_mode, copy_modes
+from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.staging import (
     file_exists,
     make_parents,
@@ -256,7 +256,7 @@ def add_files(folder: str | os.PathLike[str], write: Callable[[str], Manifest | 
             return True
         finally:
             if not os.path.lexists(os.path.join(root, ownership.JOURNAL)):  # a journal still needs the staged files
-                shutil.rmtree(stage.path, ignore_errors=True)
+                remove_tree(stage.path, ignore_errors=True)
             stage.close()
 
 
@@ -375,7 +375,7 @@ def _scattered(folder: str, target: str, mode: int) -> str:
         os.mkdir(made, mode)
         os.rename(made, path)
     finally:
-        shutil.rmtree(folder)
+        remove_tree(folder)
     return path
 
 

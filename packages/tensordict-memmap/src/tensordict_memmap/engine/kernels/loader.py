@@ -168,14 +168,14 @@ def _write_cache(width: int, symbols: _Symbols, code: bytes) -> None:
     for folder in _folders():
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
-            fd, temporary = tempfile.mkstemp(dir=folder)
-            try:
-                with open(fd, "wb") as file:
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                try:
                     file.write(data)
-                os.replace(temporary, os.path.join(folder, _cache_name(width)))
-            except OSError:
-                os.unlink(temporary)
-                raise
+                    file.close()
+                    os.replace(file.name, os.path.join(folder, _cache_name(width)))
+                except BaseException:
+                    os.unlink(file.name)
+                    raise
             return
 
 
