@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -13,23 +13,14 @@ from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.keys import unravel_key_to_tuple
 from tensordict_core.base.rebuild import IsLeaf
 
-__all__ = ["ItemsView", "KeysView", "Lookup", "ValuesView", "ViewOptions"]
+__all__ = ["ItemsView", "KeysView", "Lookup", "ValuesView"]
 
 
 def _first(pair: tuple[str, Any]) -> str:
     return pair[0]
 
 
-class ViewOptions(NamedTuple):
-    """The options of a view: entries of nested tensordicts, too; leaves only; in alphabetical order."""
-
-    include_nested: bool
-    leaves_only: bool
-    is_leaf: IsLeaf | None
-    sort: bool
-
-
-def _pairs(node: Any, options: ViewOptions, reads: bool) -> Collection[tuple[str, Any]]:
+def _pairs(view: _View, node: Any, reads: bool) -> Collection[tuple[str, Any]]:
     """Return the keys and entries of a node that a view shows; without ``reads`` the results of ``_peek``.
 
     The elements of a lazy stack are entries with their numbers as keys if `NESTED_TENSORS_AS_LISTS` asks for it.
@@ -37,91 +28,87 @@ def _pairs(node: Any, options: ViewOptions, reads: bool) -> Collection[tuple[str
     pairs: Collection[tuple[str, Any]]
     if type(entries := node._entries) is dict:
         pairs = entries.items()
-    elif node._is_lazy_stack and getattr(options.is_leaf, "opens_lazy_stacks", False):
+    elif node._is_lazy_stack and getattr(view.is_leaf, "opens_lazy_stacks", False):
         pairs = [(str(i), element) for i, element in enumerate(node.tensordicts)]
     else:
         pairs = node._items() if reads else node._peek_items()
-    return sorted(pairs, key=_first) if options.sort else pairs
+    return sorted(pairs, key=_first) if view.sort else pairs
 
 
-def _is_leaf(value: Any, is_leaf: IsLeaf | None) -> bool:
-    return isinstance(value, Tensor) if is_leaf is None else is_leaf(type(value))
+def _kind(view: _View, value: Any) -> tuple[bool, bool]:
+    """Return whether a view shows a value, and whether it shows the entries of the value."""
+    is_tensor, is_leaf = isinstance(value, Tensor), view.is_leaf
+    shown = not view.leaves_only or (is_tensor if is_leaf is None else is_leaf(type(value)))
+    return shown, view.include_nested and not is_tensor and not value._is_opaque
 
 
-def _shows_tensors(options: ViewOptions) -> bool:
-    return not options.leaves_only or options.is_leaf is None or options.is_leaf(Tensor)
-
-
-def _opens(value: Any, options: ViewOptions) -> bool:
-    """Return whether a view shows the entries of a value, which may be a leaf itself."""
-    return options.include_nested and not isinstance(value, Tensor) and not value._is_opaque
+def _shows_tensors(view: _View) -> bool:
+    return not view.leaves_only or view.is_leaf is None or view.is_leaf(Tensor)
 
 
 # The four walks are the same loop, written out: one loop with a case for each view takes half as long again. A nested
-# tensordict comes before its entries.
+# tensordict comes before its entries. `tensors` is the result of `_shows_tensors`.
 
 
-def _walk_keys(node: Any, options: ViewOptions, prefix: tuple[str, ...], found: list[Any]) -> list[Any]:
+def _walk_keys(view: _View, tensors: bool, node: Any, prefix: tuple[str, ...], found: list[Any]) -> list[Any]:
     """Append the keys that a view shows of a node to a list, without reading entries, and return the list."""
-    tensors = _shows_tensors(options)
-    for key, value in _pairs(node, options, False):
-        name = (*prefix, key) if prefix else key  # join_key, inlined: the call would double the cost of an entry
+    for key, value in _pairs(view, node, False):
+        # join_key, inlined: the call would double the cost of an entry
+        name = prefix + (key,) if prefix else key  # noqa: RUF005  # half the time of unpacking
         if type(value) is Tensor:
             if tensors:
                 found.append(name)
             continue
-        leaf = _is_leaf(value, options.is_leaf)
-        if leaf or not options.leaves_only:
+        shown, opens = _kind(view, value)
+        if shown:
             found.append(name)
-        if _opens(value, options):
-            _walk_keys(value, options, (*prefix, key), found)
+        if opens:
+            _walk_keys(view, tensors, value, (*prefix, key), found)
     return found
 
 
-def _walk_values(node: Any, options: ViewOptions, found: list[Any]) -> list[Any]:
+def _walk_values(view: _View, tensors: bool, node: Any, found: list[Any]) -> list[Any]:
     """Append the entries that a view shows of a node to a list, and return the list."""
-    tensors = _shows_tensors(options)
-    for _, value in _pairs(node, options, True):
+    for _, value in _pairs(view, node, True):
         if type(value) is Tensor:
             if tensors:
                 found.append(value)
             continue
-        leaf = _is_leaf(value, options.is_leaf)
-        if leaf or not options.leaves_only:
+        shown, opens = _kind(view, value)
+        if shown:
             found.append(value)
-        if _opens(value, options):
-            _walk_values(value, options, found)
+        if opens:
+            _walk_values(view, tensors, value, found)
     return found
 
 
-def _walk_items(node: Any, options: ViewOptions, prefix: tuple[str, ...], found: list[Any]) -> list[Any]:
+def _walk_items(view: _View, tensors: bool, node: Any, prefix: tuple[str, ...], found: list[Any]) -> list[Any]:
     """Append the keys and entries that a view shows of a node to a list, and return the list."""
-    tensors = _shows_tensors(options)
-    for key, value in _pairs(node, options, True):
-        name = (*prefix, key) if prefix else key
+    for key, value in _pairs(view, node, True):
+        name = prefix + (key,) if prefix else key  # noqa: RUF005  # half the time of unpacking
         if type(value) is Tensor:
             if tensors:
                 found.append((name, value))
             continue
-        leaf = _is_leaf(value, options.is_leaf)
-        if leaf or not options.leaves_only:
+        shown, opens = _kind(view, value)
+        if shown:
             found.append((name, value))
-        if _opens(value, options):
-            _walk_items(value, options, (*prefix, key), found)
+        if opens:
+            _walk_items(view, tensors, value, (*prefix, key), found)
     return found
 
 
-def _count(node: Any, options: ViewOptions) -> int:
+def _count(view: _View, tensors: bool, node: Any) -> int:
     """Return the number of entries that the walks collect, without reading entries or making keys."""
-    pairs = _pairs(node, options, False)
-    tensors, found = _shows_tensors(options), 0
-    for _, value in pairs:
+    found = 0
+    for _, value in _pairs(view, node, False):
         if type(value) is Tensor:
             found += tensors
             continue
-        found += _is_leaf(value, options.is_leaf) or not options.leaves_only
-        if _opens(value, options):
-            found += _count(value, options)
+        shown, opens = _kind(view, value)
+        found += shown
+        if opens:
+            found += _count(view, tensors, value)
     return found
 
 
@@ -132,51 +119,41 @@ def _before(found: list[Any], error: StackError) -> Iterator[Any]:
 
 
 class _View:
-    """The base class of the three views; ``options`` is ``None`` for the entries of the tensordict alone.
+    """The base class of the three views.
 
     `Access.keys` and its siblings set the attributes themselves: a constructor would take as long as a small loop.
+
+    Attributes:
+        td: The tensordict.
+        include_nested: Whether the view shows the entries of nested tensordicts.
+        leaves_only: Whether the view leaves out nested tensordicts.
+        is_leaf: The function that tells whether an entry of a type is a leaf; by default tensors are.
+        sort: Whether the view is in alphabetical order.
+        is_flat: Whether it shows the entries of the tensordict alone, as a dictionary does.
+
+    >>> keys = TensorDict({"a": 0}).keys(include_nested=True)
+    >>> keys.include_nested, keys.leaves_only, keys.sort
+    (True, False, False)
     """
 
-    __slots__ = ("options", "td")
+    __slots__ = ("include_nested", "is_flat", "is_leaf", "leaves_only", "sort", "td")
 
     td: Any
-    options: ViewOptions | None
+    include_nested: bool
+    leaves_only: bool
+    is_leaf: IsLeaf | None
+    sort: bool
+    is_flat: bool
 
     @property
     def tensordict(self) -> Any:
         """The tensordict that the view shows."""
         return self.td
 
-    @property
-    def include_nested(self) -> bool:
-        """Whether the view shows the entries of nested tensordicts.
-
-        >>> keys = TensorDict({"a": 0}).keys(include_nested=True)
-        >>> keys.include_nested, keys.leaves_only, keys.sort
-        (True, False, False)
-        """
-        return self.options is not None and self.options.include_nested
-
-    @property
-    def leaves_only(self) -> bool:
-        """Whether the view leaves out nested tensordicts."""
-        return self.options is not None and self.options.leaves_only
-
-    @property
-    def is_leaf(self) -> IsLeaf | None:
-        """The function that tells whether an entry of a type is a leaf; by default tensors are."""
-        return None if self.options is None else self.options.is_leaf
-
-    @property
-    def sort(self) -> bool:
-        """Whether the view is in alphabetical order."""
-        return self.options is not None and self.options.sort
-
     def __len__(self) -> int:  # list() asks for it too
-        options = self.options
-        if options is None:
+        if self.is_flat:
             return len(self.td._entries)
-        return _count(self.td, options._replace(sort=False) if options.sort else options)
+        return _count(self, _shows_tensors(self), self.td)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError  # pragma: no cover - each view defines it
@@ -212,23 +189,20 @@ class KeysView(_View):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Any]:
-        if self.options is None:
+        if self.is_flat:
             return iter(self.td._entries)
-        return iter(_walk_keys(self.td, self.options, (), []))
+        return iter(_walk_keys(self, _shows_tensors(self), self.td, (), []))
 
     def __contains__(self, key: object) -> bool:
-        options = self.options
-        if type(key) is str and (options is None or not options.leaves_only):
+        if type(key) is str and not self.leaves_only:
             return self.td._peek(key) is not None
         path = unravel_key_to_tuple(key) if isinstance(key, str | tuple) else ()
         if not path:
             raise errors.bad_key(key, "TensorDict keys are always strings")
-        if len(path) != 1 and (options is None or not options.include_nested):
+        if len(path) != 1 and not self.include_nested:
             return False
         value = self.td._peek_path(path)
-        if value is None:
-            return False
-        return options is None or not options.leaves_only or _is_leaf(value, options.is_leaf)
+        return value is not None and _kind(self, value)[0]
 
     def __eq__(self, other: object) -> bool:
         return set(self) == set(other) if hasattr(other, "__iter__") else NotImplemented
@@ -275,11 +249,11 @@ class ValuesView(_View):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Any]:
-        if self.options is None:
+        if self.is_flat:
             return iter([value for _, value in self.td._items()])
         found: list[Any] = []
         try:
-            return iter(_walk_values(self.td, self.options, found))
+            return iter(_walk_values(self, _shows_tensors(self), self.td, found))
         except StackError as error:
             return _before(found, error)
 
@@ -290,9 +264,9 @@ class ItemsView(_View):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        if self.options is None:
+        if self.is_flat:
             return iter(self.td._items())
-        return iter(_walk_items(self.td, self.options, (), []))
+        return iter(_walk_items(self, _shows_tensors(self), self.td, (), []))
 
 
 abc.KeysView.register(KeysView)

@@ -20,7 +20,7 @@ from tensordict_core.base.options import current as options
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT, IsLeaf
 from tensordict_core.base.registry.types import containers
-from tensordict_core.base.views import ItemsView, KeysView, ValuesView, ViewOptions
+from tensordict_core.base.views import ItemsView, KeysView, ValuesView
 from tensordict_core.base.write_plan import UpdatePlan
 
 __all__ = ["Access"]
@@ -220,10 +220,8 @@ class Access(Node):
         (['a', 'b'], ['a', ('b', 'c')])
         """
         view = KeysView()
-        view.td = self
-        view.options = (
-            ViewOptions(include_nested, leaves_only, is_leaf, sort) if include_nested or leaves_only or sort else None
-        )
+        view.td, view.include_nested, view.leaves_only = self, include_nested, leaves_only
+        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, not (include_nested or leaves_only or sort)
         return view
 
     def values(
@@ -238,15 +236,12 @@ class Access(Node):
         >>> [v.item() for v in TensorDict({"a": 1, "b": {"c": 2}}).values(True, True)]
         [1, 2]
         """
-        if include_nested or leaves_only or sort:
-            options = ViewOptions(include_nested, leaves_only, is_leaf, sort)
-        elif type(entries := self._entries) is dict:
+        is_flat = not (include_nested or leaves_only or sort)
+        if is_flat and type(entries := self._entries) is dict:
             return entries.values()  # type: ignore[return-value]  # a dictionary's own view is the fastest
-        else:
-            options = None
         view = ValuesView()
-        view.td = self
-        view.options = options
+        view.td, view.include_nested, view.leaves_only = self, include_nested, leaves_only
+        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, is_flat
         return view
 
     def items(
@@ -261,15 +256,12 @@ class Access(Node):
         >>> [(k, v.item()) for k, v in TensorDict({"a": 1, "b": {"c": 2}}).items(True, True)]
         [('a', 1), (('b', 'c'), 2)]
         """
-        if include_nested or leaves_only or sort:
-            options = ViewOptions(include_nested, leaves_only, is_leaf, sort)
-        elif type(entries := self._entries) is dict:
+        is_flat = not (include_nested or leaves_only or sort)
+        if is_flat and type(entries := self._entries) is dict:
             return entries.items()  # type: ignore[return-value]  # a dictionary's own view is the fastest
-        else:
-            options = None
         view = ItemsView()
-        view.td = self
-        view.options = options
+        view.td, view.include_nested, view.leaves_only = self, include_nested, leaves_only
+        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, is_flat
         return view
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
