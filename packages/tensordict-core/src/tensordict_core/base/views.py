@@ -38,8 +38,8 @@ def _pairs(view: _View, node: Any, reads: bool) -> Collection[tuple[str, Any]]:
 def _kind(view: _View, value: Any) -> tuple[bool, bool]:
     """Return whether a view shows a value, and whether it shows the entries of the value."""
     is_tensor, is_leaf = isinstance(value, Tensor), view.is_leaf
-    shown = not view.leaves_only or (is_tensor if is_leaf is None else is_leaf(type(value)))
-    return shown, view.include_nested and not is_tensor and not value._is_opaque
+    leaf = is_tensor if is_leaf is None else is_leaf(type(value))
+    return leaf or not view.leaves_only, view.include_nested and not is_tensor and not value._is_opaque
 
 
 def _shows_tensors(view: _View) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -47,14 +46,18 @@ def _columns(items: Sequence[Any], how: Combination) -> Iterable[tuple[str, Any]
     """
     tables: list[Any] = [item._entries for item in items]
     keys = [*tables[0]]
-    if set(map(len, tables)) != {len(keys)}:
-        raise _keys_differ(tables, how)
-    # itemgetter reads the entries of a node by one call; of a single key, it returns no tuple
-    row = itemgetter(*keys) if len(keys) > 1 else lambda table: [table[key] for key in keys]
     try:
-        return zip(keys, zip(*map(row, tables)))  # noqa: B905 (of one length)
+        rows = [table.values() if [*table] == keys else _in_order(table, keys) for table in tables]
     except KeyError:
         raise _keys_differ(tables, how) from None
+    return zip(keys, zip(*rows))  # noqa: B905 (of one length)
+
+
+def _in_order(table: Any, keys: list[str]) -> list[Any]:
+    """Return the entries of a node in the order of the keys of another one; a ``KeyError`` if its keys differ."""
+    if len(table) != len(keys):
+        raise KeyError
+    return [table[key] for key in keys]
 
 
 def _keys_differ(tables: list[Any], how: Combination) -> Exception:

@@ -99,7 +99,8 @@ def _pair(name: str, td: Any, other: Any, default: Any) -> tuple[Any, list[Tenso
         if default is not None:
             td, other = complete(td, other, default)
         elif (pairs := td._pairs(other)) is not None:
-            return td, *pairs, False, broadcast_how(td, other, SAME)
+            same = other._meta.batch_size == td._meta.batch_size  # the usual case, in half the time
+            return td, *pairs, False, SAME if same else broadcast_how(td, other, SAME)
     td, other = spread(td, other)
     leaves = td._leaves()
     operands, scalar = match(name, td, leaves, other)

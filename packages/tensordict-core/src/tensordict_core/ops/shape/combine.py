@@ -79,13 +79,12 @@ def _nodes(items: Any, what: str) -> list[Any]:
         raise RuntimeError(
             f"{what} expects a non-empty list of tensordicts: the items cannot be empty; give at least one"
         )
-    for node in nodes:
-        if not isinstance(node, Node):
-            i = [isinstance(node, Node) for node in nodes].index(False)
-            raise TypeError(
-                f"{what} takes tensordicts only, got {type(node).__name__} at position {i}; "
-                "convert it with from_any first"
-            )
+    if not all([issubclass(kind, Node) for kind in {*map(type, nodes)}]):
+        i = [isinstance(node, Node) for node in nodes].index(False)
+        raise TypeError(
+            f"{what} takes tensordicts only, got {type(nodes[i]).__name__} at position {i}; "
+            "convert it with from_any first"
+        )
     return nodes
 
 
