@@ -291,6 +291,7 @@ class Remove:
 
 CASES = {
     "save of a tree": Save,
+    "save of a tree by one thread": lambda folder: Save(folder, num_threads=1),
     "save of a new tree": lambda folder: Save(folder, fresh=True),
     "save of a tree, durable": lambda folder: Save(folder, durable=True, checksum=True),
     "save of a tree by a journal": lambda folder: Save(folder, foreign=True),
