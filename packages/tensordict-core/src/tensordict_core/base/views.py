@@ -20,7 +20,7 @@ def _first(pair: tuple[str, Any]) -> str:
     return pair[0]
 
 
-def _pairs(view: _View, node: Any, reads: bool) -> Collection[tuple[str, Any]]:
+def _pairs(view: _View, node: Any, reads: bool, sort: bool) -> Collection[tuple[str, Any]]:
     """Return the keys and entries of a node that a view shows; without ``reads`` the results of ``_peek``.
 
     The elements of a lazy stack are entries with their numbers as keys if `NESTED_TENSORS_AS_LISTS` asks for it.
@@ -32,7 +32,7 @@ def _pairs(view: _View, node: Any, reads: bool) -> Collection[tuple[str, Any]]:
         pairs = [(str(i), element) for i, element in enumerate(node.tensordicts)]
     else:
         pairs = node._items() if reads else node._peek_items()
-    return sorted(pairs, key=_first) if view.sort else pairs
+    return sorted(pairs, key=_first) if sort else pairs
 
 
 def _kind(view: _View, value: Any) -> tuple[bool, bool]:
@@ -52,7 +52,7 @@ def _shows_tensors(view: _View) -> bool:
 
 def _walk_keys(view: _View, tensors: bool, node: Any, prefix: tuple[str, ...], found: list[Any]) -> list[Any]:
     """Append the keys that a view shows of a node to a list, without reading entries, and return the list."""
-    for key, value in _pairs(view, node, False):
+    for key, value in _pairs(view, node, False, view.sort):
         # join_key, inlined: the call would double the cost of an entry
         name = prefix + (key,) if prefix else key  # noqa: RUF005  # half the time of unpacking
         if type(value) is Tensor:
@@ -69,7 +69,7 @@ def _walk_keys(view: _View, tensors: bool, node: Any, prefix: tuple[str, ...], f
 
 def _walk_values(view: _View, tensors: bool, node: Any, found: list[Any]) -> list[Any]:
     """Append the entries that a view shows of a node to a list, and return the list."""
-    for _, value in _pairs(view, node, True):
+    for _, value in _pairs(view, node, True, view.sort):
         if type(value) is Tensor:
             if tensors:
                 found.append(value)
@@ -84,7 +84,7 @@ def _walk_values(view: _View, tensors: bool, node: Any, found: list[Any]) -> lis
 
 def _walk_items(view: _View, tensors: bool, node: Any, prefix: tuple[str, ...], found: list[Any]) -> list[Any]:
     """Append the keys and entries that a view shows of a node to a list, and return the list."""
-    for key, value in _pairs(view, node, True):
+    for key, value in _pairs(view, node, True, view.sort):
         name = prefix + (key,) if prefix else key  # noqa: RUF005  # half the time of unpacking
         if type(value) is Tensor:
             if tensors:
@@ -101,7 +101,7 @@ def _walk_items(view: _View, tensors: bool, node: Any, prefix: tuple[str, ...], 
 def _count(view: _View, tensors: bool, node: Any) -> int:
     """Return the number of entries that the walks collect, without reading entries or making keys."""
     found = 0
-    for _, value in _pairs(view, node, False):
+    for _, value in _pairs(view, node, False, False):
         if type(value) is Tensor:
             found += tensors
             continue

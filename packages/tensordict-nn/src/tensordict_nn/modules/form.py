@@ -55,8 +55,8 @@ def encoded(*form: Any) -> str:
 
 def _loaded(text: str) -> tuple[Any, ...]:
     in_keys, out_keys, *options = json.loads(text)
-    keys = ([key if isinstance(key, str) else tuple(key) for key in keys] for keys in (in_keys, out_keys))
-    return (*map(tuple, keys), *options)
+    keys = tuple([key if isinstance(key, str) else tuple(key) for key in in_keys + out_keys])
+    return keys, len(in_keys), *options
 
 
 # Dynamo knows the strings while it traces, and need not trace how they are encoded and decoded
@@ -70,13 +70,10 @@ def decoded(text: str) -> tuple[Any, ...]:
     >>> decoded(encoded(*Form(["a", ("b", "c")], ["d"], None, True, None, False, False, False, True)))
     (['a', ('b', 'c')], ['d'], None, True, None, False, False, False, True)
     """
-    in_keys, out_keys, *options = _loaded(text)
+    keys, inputs, *options = _loaded(text)
     # Dynamo cannot take the type of the result of a constant function, but can of values made from it
-    in_keys, out_keys = (
-        [key + "" if isinstance(key, str) else tuple([name + "" for name in key]) for key in keys]
-        for keys in (in_keys, out_keys)
-    )
-    return in_keys, out_keys, *options
+    keys = [key + "" if isinstance(key, str) else tuple([name + "" for name in key]) for key in keys]
+    return keys[:inputs], keys[inputs:], *options
 
 
 class KeyList(list[Any]):
