@@ -353,6 +353,8 @@ def test_values_that_are_none_everywhere_are_left_out_of_a_dictionary():
         (lambda td: td.gather(torch.ones(2), torch.zeros(3, dtype=torch.int64)), TypeError, "not a batch dimension"),
         (lambda td: td[0].repeat_interleave(2, torch.ones(2)), TypeError, "not a batch dimension"),
         (lambda td: td.cat_from_tensordict(sorted=[]), RuntimeError, "sorted"),
+        (lambda td: td.cat_from_tensordict(sorted="a"), TypeError, "list of keys"),
+        (lambda td: td.update_at_({(): torch.ones(1)}, slice(0, 1)), KeyError, "the empty tuple is not a key"),
         (lambda td: TensorDict({}).lock_().popitem(), RuntimeError, "locked"),
     ],
 )
@@ -435,3 +437,22 @@ def test_a_single_value_takes_the_batch_size_that_its_tensordict_gets():
     td = TensorDict({"x": torch.zeros(3, 2), "z": {"c": NonTensorData(1, batch_size=[3, 2])}}, [3, 2])
     td.auto_batch_size_(1)
     assert td["z"].batch_size == td["z"].get("c").batch_size == (3,)
+
+
+def test_an_unbatched_tensor_that_is_separated_has_the_batch_size_of_its_node():
+    td = TensorDict({"n": TensorDict({"u": UnbatchedTensor(torch.ones(5))}, [3, 2])}, [3])
+    assert td.separates(("n", "u")).get(("n", "u")).batch_size == (3, 2)
+
+
+def test_rolling_in_place_keeps_the_entries_of_rows_that_come_beside_others():
+    rows = [TensorDict({"a": torch.arange(2.0)}, [2]), TensorDict({"a": torch.ones(2), "only": torch.arange(2.0)}, [2])]
+    stack = lazy_stack(rows)
+    assert stack.roll(1, inplace=True) is stack
+    found = [dict(row.items()) for element in stack.unbind(0) for row in element.unbind(0)]
+    assert [entries.get("only") for entries in found] == [1, None, None, 0]
+
+
+def test_a_name_that_only_some_elements_have_is_taken():
+    stack = lazy_stack([TensorDict({"a": torch.ones(2)}), TensorDict({"a": torch.ones(3)}), TensorDict({})])
+    with pytest.raises(KeyError, match="delete or rename"):
+        TensorDict({"b": torch.ones(3), "stack": stack}, [3]).rename_keys({"b": ("stack", "a")})

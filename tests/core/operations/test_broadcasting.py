@@ -85,3 +85,36 @@ def test_nested_lazy_stacks_broadcast_too():
 def test_quantiles_that_keep_dimensions_are_in_front_of_them():
     result = GRID.quantile(torch.tensor([0.25, 0.5]), keepdim=True)
     assert list(result.batch_size) == [2, 1, 1] and result["a"].shape == (2, 1, 1, 1)
+
+
+SQUARE = torch.arange(12.0).reshape(2, 2, 3)
+
+
+def row_of(kind: str) -> Any:
+    """Return an operand of the batch size [2], the values of whose rows differ."""
+    rows = [TensorDict(a=torch.full((3 if kind != "ragged" or i else 1,), i + 1.0)) for i in range(2)]
+    return torch.stack(rows) if kind == "dense" else lazy_stack(rows)
+
+
+@pytest.mark.parametrize("name", ["add", "eq", "maximum", "lerp", "addcmul", "clamp", "add_"])
+@pytest.mark.parametrize(("kind", "stack_dim"), [("dense", 0), ("dense", 1), ("lazy", 0), ("lazy", 1), ("ragged", 1)])
+def test_an_operand_of_fewer_batch_dims_is_aligned_from_the_last_one(name, kind, stack_dim):
+    operations = OPERATIONS | {"add_": lambda x, y: x.add_(y)}
+    grid = TensorDict(a=SQUARE.clone(), batch_size=[2, 2])
+    stack = lazy_stack(list(grid.clone().unbind(stack_dim)), stack_dim)
+    other = row_of(kind)
+    result = operations[name](stack, other)
+    for i in range(2):
+        for j in range(2):
+            torch.testing.assert_close(result[i, j]["a"], operations[name](grid[i, j], other[j])["a"])
+
+
+@pytest.mark.parametrize("name", ["lerp", "addcmul"])
+@pytest.mark.parametrize("kind", ["dense", "lazy"])
+def test_operands_of_other_numbers_of_batch_dims_are_aligned_with_a_ragged_stack(name, kind):
+    stack = lazy_stack([TensorDict(a=torch.rand(2, 3), batch_size=[2]), TensorDict(a=torch.rand(2, 1), batch_size=[2])])
+    other, weight = row_of(kind), torch.rand(2, 2, 2)
+    result = getattr(stack, name)(other, weight)
+    for i, j, k in [(i, j, k) for i in range(2) for j in range(2) for k in range(2)]:
+        expected = getattr(torch, name)(stack[j, k]["a"], other[k]["a"], weight[i, j, k])
+        torch.testing.assert_close(result[i, j, k]["a"], expected)

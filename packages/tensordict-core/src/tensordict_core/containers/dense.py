@@ -156,6 +156,8 @@ class TensorDict(TensorDictBase):
         named: Node | None = None
         for key, value in items:
             path = unravel_key_to_tuple(key)
+            if not path:
+                raise errors.empty_key()
             held: Any = self
             for name in path:
                 held = held._peek(name) if isinstance(held, Node) and not held._is_opaque else None

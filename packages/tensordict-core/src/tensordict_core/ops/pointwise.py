@@ -25,7 +25,6 @@ from tensordict_core.ops.factories.operands import (
     by_parts,
     complete,
     grown,
-    holds_ragged,
     lazy_entries,
     match,
     over_batch_size,
@@ -470,8 +469,7 @@ def _is_integral(operand: Any) -> bool:
 
 
 def _expanded_as(td: Any, other: Any) -> Any:
-    is_stack = isinstance(other, Node) and not isinstance(other, Tensor) and holds_ragged(other)
-    return other.expand(td._meta.batch_size) if is_stack else other
+    return other.expand(td._meta.batch_size) if isinstance(other, Node) and not other._is_opaque else other
 
 
 def _widest(td: Node, one: How, other: How) -> How:

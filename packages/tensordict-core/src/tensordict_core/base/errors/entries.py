@@ -38,9 +38,9 @@ def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> Key
     return KeyError(f"key {quoted} not found in {where} with keys [{shown}]{hint}")
 
 
-def existing_key(key: Any) -> ExistingKeyError:
+def existing_key(key: Any, remedy: str = "pass safe=False to replace it") -> ExistingKeyError:
     """Report that the new name of an entry is a key that exists."""
-    return ExistingKeyError(f"key {key} already present in TensorDict; pass safe=False to replace it")
+    return ExistingKeyError(f"key {key} already present in TensorDict; {remedy}")
 
 
 def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:

@@ -276,6 +276,8 @@ class KeyFlattening(Node):
             return [found[key] for key in builtins.sorted(found, key=unravel_key_to_tuple)]
         if order is None or order is False:
             return list(found.values())
+        if isinstance(order, str):
+            raise TypeError(f"{what} takes a list of keys as sorted, got {order!r}; pass {[order]}")
         keys = [unravel_key(key) for key in order]
         if set(keys) != set(found) or len(keys) != len(found):
             raise RuntimeError(

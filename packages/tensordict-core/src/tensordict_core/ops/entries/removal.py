@@ -201,8 +201,8 @@ class Removal(Access):
                 out.del_(path)
                 path = path[:-1]
         for new, value in moved:
-            if out.get(new, None) is not None:
-                raise errors.existing_key(new)
+            if _is_taken(out, new):
+                raise errors.existing_key(new, "delete or rename that entry first")
             out.set(new, value)
         return out
 

@@ -244,7 +244,7 @@ class KeySelection(Node):
             if isinstance(made, Node) and (type(made) is not type(node) or made._meta != node._meta):
                 typed = node.empty()
                 for key, value in made._items():  # a default has the batch size of the root so far
-                    (typed.set if isinstance(value, Node) and value._is_non_tensor else typed._set)(key, value)
+                    (typed.set if isinstance(value, Node) and value._is_opaque else typed._set)(key, value)
                 part.set(path, typed)
         return part
 

@@ -93,7 +93,7 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
         if isinstance(other, Tensor):  # an unbatched one, which is an operand as any other
             tensor: Any = other
             return batch_operand(td, leaves, tensor._tensor), False
-        aligned = td._align(other, KEEP)
+        aligned = td._align(_broadcast_to(td, other), KEEP)
         # a lazy stack has the leaf of a key several times, so counts do not decide
         if len(aligned) != len(other._leaves()) or td._is_lazy_stack:
             mine, theirs = set(td._leaf_keys()), set(other._leaf_keys())
@@ -121,6 +121,54 @@ def _entry_keys(td: Any) -> list[tuple[str, ...]]:
     keys: list[tuple[str, ...]] = []
     td._collect_keys(keys, (), is_leaf_nontensor)
     return keys
+
+
+def _broadcast_to(td: Any, other: Any) -> Any:
+    """Return an operand of another batch size whose leaves have all batch dimensions of a tree with lazy stacks.
+
+    Elements of a lazy stack get their parts of it along the stack dimension. Each leaf is broadcast as torch does with
+    dense tensors, from its last dimension; an operand that does not broadcast is returned as it is.
+    """
+    size = td._meta.batch_size
+    if other._meta.batch_size == size or -1 in size or not holds_lazy(td):
+        return other
+    if holds(other, lambda node: node._is_opaque and not node._is_non_tensor):
+        return other
+    dims = _dims_of_leaves(td)
+    if holds_ragged(other):
+        own = other._meta.batch_size
+        is_whole = len(own) < len(size) and any(dims.get(path) == n for path, n in _dims_of_leaves(other).items())
+        return other if is_whole or not _broadcasts(own, size) else other.expand(size)
+    out = other = other._solid()
+    leaves = []
+    for path, leaf in zip(other._leaf_keys(), other._leaves(), strict=True):
+        shape = (*(1,) * (dims.get(path, leaf.ndim) - leaf.ndim), *leaf.shape)
+        try:
+            leaves.append(leaf.reshape(shape).expand(*size, *shape[len(size) :]))
+        except RuntimeError:
+            return out
+    return out._rebuild(
+        iter(leaves), How(size=lambda own: torch.Size((*size, *own[len(size) :])), names=lambda _: None)
+    )
+
+
+def _broadcasts(own: torch.Size, size: torch.Size) -> bool:
+    """Return whether a batch size broadcasts to another one."""
+    return len(own) <= len(size) and all(n in (1, m) for n, m in zip(reversed(own), reversed(size), strict=False))
+
+
+def _dims_of_leaves(td: Any) -> dict[tuple[str, ...], int]:
+    """Return the number of dimensions of each leaf of a tree, as it is without lazy stacks."""
+    if td._is_lazy_stack:
+        found = (_dims_of_leaves(element).items() for element in td.tensordicts)
+        return {path: dims + 1 for items in found for path, dims in items}
+    out: dict[tuple[str, ...], int] = {}
+    for key, value in td._items():
+        if is_leaf_tensor(value):
+            out[(key,)] = value.ndim
+        elif not value._is_opaque:
+            out |= {(key, *path): dims for path, dims in _dims_of_leaves(value).items()}
+    return out
 
 
 def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
@@ -245,6 +293,11 @@ def holds_ragged(td: Any) -> bool:
     if td._is_lazy_stack:
         return bool(td._inmost()._is_ragged())
     return any(holds_ragged(node) for node in td._nodes() if not node._is_opaque)
+
+
+def holds(td: Any, test: Callable[[Any], bool]) -> bool:
+    """Return whether a node of a tree passes a test."""
+    return test(td) or any(holds(node, test) for node in td._nodes())
 
 
 def ragged_entries(td: Any) -> list[str]:

@@ -415,7 +415,9 @@ class Shape(Node):
                     "dimension of this lazy stack; leave out inplace=True"
                 )
             parts = result._inmost().unbind(at)
-            if len(parts) == len(stack.tensordicts):
+            # rows of elements with other keys stay apart, in parts that are lazy stacks themselves
+            mixed = any(part._is_lazy_stack and part._inmost()._is_ragged() for part in parts)
+            if len(parts) == len(stack.tensordicts) and not mixed:
                 for element, part in zip(stack.tensordicts, parts, strict=True):
                     kept = set(part._keys())
                     for key in [key for key in element._keys() if key not in kept]:
