@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,26 @@ def test_rows_that_are_rolled_to_a_wrong_place_are_not_explained(monkeypatch):
     assert cluster(program, found) is None
     monkeypatch.setattr(programs.libraries()[1].LazyStackedTensorDict, "roll", lambda self, *shifts, inplace: self)
     assert cluster(program, programs.compare(program, *predicates.spaces()))
+
+
+def test_a_wrong_result_of_a_tensor_that_is_passed_by_name_is_not_explained(monkeypatch):
+    x = structures.Node("dense", (2,), {"a": structures.Tensor((2, 2), start=1)})
+    program = calls.Program(x, calls.Call("mod", "x.mod(@)", (("other", "t([2], start=2)"),)))
+    found = programs.compare(program, *predicates.spaces())
+    assert found and cluster(program, found) is None
+    monkeypatch.setattr(programs.libraries()[1].TensorDict, "mod", lambda self, other: self.clone())
+    assert cluster(program, programs.compare(program, *predicates.spaces()))
+
+
+def test_one_of_two_faults_explains_an_error_and_no_other_error_does():
+    x = structures.Node("dense", (2,), {"a": structures.Tensor((2,))})
+    write = calls.Call("setitem value", "setitem(x, I[np.array([3])], @)", ((None, "'text'"),))
+    program = calls.Program(x, write)
+    (found,) = programs.compare(program, *predicates.spaces())
+    assert found.kind == "IndexError > SourceError" and cluster(program, [found]) is None
+    names_one_fault = next(rule for rule in rules.ORACLES if rule.row == "a call with two faults")
+    assert names_one_fault.matches(program, found)
+    assert not names_one_fault.matches(program, replace(found, ours="SourceError: the batch sizes differ"))
 
 
 def test_the_programs_cover_the_public_methods():

@@ -55,6 +55,28 @@ OBSERVED = (
     seen("`pad_sequence` of tensordicts with other keys", calls="pad_sequence", ours="keys in tensordicts mismatch"),
     seen("`td.flatten(end_dim=1)`", calls="flatten|unflatten", kind="result > DimensionError"),
     seen("an invalid argument that the reference does not check", kind="^result", ours="default='x' is unknown"),
+    seen("an argument of a wrong type or out of range", kind="^[A-Z]", ours="default='x' is unknown"),
+    seen(
+        "`numpy.float64(2) * td`, `array + td`",
+        kind="^(Type|Value)Error > RuntimeError",
+        theirs=r"(not|list,) dict\b|Mixed tensordict and non-tensordict",
+        ours="batch dimension mismatch",
+    ),
+    seen(
+        '`tc.get_at("label", index)`',
+        calls="get_at",
+        kind="^ValueError > result",
+        theirs="^ValueError: Invalid indexing arguments: \\(\\)",
+        ours="kind='NonTensor(Data|Stack)'",
+    ),
+    seen(
+        "`torch.vmap` over the stack dim of a lazy stack",
+        calls="vmap",
+        kind="^RuntimeError > ValueError",
+        theirs="Failed to stack|in a lazy TD",
+        ours="in_dims=|in the mapped dimension",
+        kinds="lazy.*ragged",
+    ),
     seen(
         "an invalid argument that the reference",
         kind="^result",
@@ -111,6 +133,12 @@ OBSERVED = (
         ours="already present",
         text="safe=True|True\\)",
     ),
+    seen(
+        '`rename_key_("b", ("b", "m"), safe=True)`',
+        calls="rename_keys",
+        kind="^result > ExistingKeyError",
+        kinds="lazy.*ragged",
+    ),
     seen("an invalid key or index", kind="RuntimeError > IndexError", ours="index tensors of the shapes"),
     seen("`td[0] = NonTensorData(", calls="setitem key", ours="cannot be written at an index", kind="^V"),
     seen("`td[index] = [1, 2, 3]`", kind="^result", ours="of type list cannot be written"),
@@ -137,7 +165,12 @@ OBSERVED = (
     ),
     seen("`lazy.apply(fn, inplace=True", kind="> result", theirs="device and out.device must be equal"),
     seen("an `is_leaf=` that is not callable", calls="flatten_keys", kind="> result", theirs="no attribute 'join'"),
-    seen("a bool as an integer", kind="TypeError > result", theirs="not bool|bool, int|int, bool", text="True|False"),
+    seen(
+        "a bool as an integer",
+        kind="TypeError > result",
+        theirs="not bool|bool, int|int, bool|of type bool",
+        text="True|False",
+    ),
     seen(
         "options that methods of a tensorclass lack", theirs="_set_at_.. got an unexp", kind="> result", kinds="class"
     ),
@@ -153,14 +186,6 @@ OBSERVED = (
     seen("`params.mul_(2)` and other", kind="> result", theirs="^_InplaceWriteError|a view of a leaf", kinds="^params"),
     seen("`td.add(other, default=0.0)`", kind="> result", theirs="^TypeError: (expected Tensor|desc)", text="default="),
     seen("`td.add(other, default=0.0)`", kind="> result", theirs="^KeyError: .key .* not found", text="default=[01]"),
-    seen(
-        "a tensor that is passed by name",
-        calls="r?sub|add",
-        kind="> result",
-        theirs="must match the size",
-        kinds="nested",
-        text="alpha=",
-    ),
     seen(
         '`td.split_keys(["typo"], default=None)`',
         calls="split_keys",
@@ -180,7 +205,6 @@ OBSERVED = (
     seen(
         "`pad_sequence` of entries", calls="pad_sequence", kind="> result", theirs="pad_seq.* failed", text="Unbatched"
     ),
-    seen('`tc.get_at("label", index)`', calls="get_at", kind="> result", theirs="(string|list) ind", kinds="class"),
     seen("`td.repeat_interleave(2, inplace=True)`", kind="> result", theirs="not supported on a scalar"),
     seen(
         '`tc.set_("label", 1.0)`',

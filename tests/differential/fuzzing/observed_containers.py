@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzing.predicates import seen
-from fuzzing.words import MORE, RESHAPES, SUMS, VALUES
+from fuzzing.words import IN_PLACE, MORE, RESHAPES, SUMS, VALUES
 
 __all__ = ["CONTAINERS"]
 
@@ -100,13 +100,11 @@ CONTAINERS = (
         calls="set|setdefault|setitem .*|update",
         kind="kind|grad",
         kinds="^params",
-        text=r"np\.ones|\{'q'",
+        text=r"np\.ones|\{'q'|item=\(\)|, \(\)[,)]",
     ),
     seen("names of nested tensordicts after", calls="flipud", kind="names", place="[.]", kinds="lazy"),
     seen("`stack[index] = 1.0`", calls="setitem (value|key)", kind="values", kinds="ragged"),
     seen("`lazy.narrow(...)`", calls="expand_as", kind="locked", kinds="lazy"),
-    seen('`tc.get_at("label", index)`', calls="get_at", kind="value", ours="^'text'", kinds="class"),
-    seen('`tc.get_at("label", index)`', calls="get_at", kind="kind", theirs="^'text'$", ours="^list$", kinds="class"),
     seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False", ours="True"),
     seen("`lazy.narrow(...)`", calls="narrow|expand|broadcast_to", kind="shares|kind|keys", kinds="lazy"),
     seen(
@@ -129,7 +127,7 @@ CONTAINERS = (
         kinds="lazy",
     ),
     seen("`td.flatten(end_dim=1)`", calls="flatten", kind="^result", ours="exchange them", kinds="lazy"),
-    seen('`tc.pop("label")`', calls="get", kind="kind", kinds="class", theirs="^NonTensorData"),
+    seen('`tc.pop("label")`', calls="get", kind="kind", kinds="class", theirs="^NonTensor"),
     seen("`tc[index] = array`", calls="setitem td", kind="shares", kinds="^class", theirs="False", text=r"I\[None\]"),
     seen('`stack[index] = {"s": {"r": 1.0}}`', calls="setitem value", place="[.]s[.]r$", kind="kind", kinds="lazy"),
     seen(
@@ -176,7 +174,7 @@ CONTAINERS = (
     ),
     seen('`tc.pop("label")`', calls="popitem", kind="kind", kinds="lazy.*class", theirs="^Point$", ours="^Lazy"),
     seen("identity operations of a `TensorDictParams`", calls="exclude|select", kind="locked", kinds="^params"),
-    seen("the order of keys after `densify`", calls="select", kind="order", kinds="^params", text="inplace=True"),
+    seen("the order of keys after `densify`", calls="select", kind="order", kinds="^params", text=IN_PLACE),
     seen(
         "the order of keys after `densify`",
         calls="set|setitem key|setdefault",

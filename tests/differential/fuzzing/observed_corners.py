@@ -54,10 +54,18 @@ CORNERS = (
         text="NonTensor.*to\\(.*batch_size=",
     ),
     seen(
-        "a tensor that is passed by name",
-        calls="r?sub|add",
-        kind="^(values|shape)$",
-        text=r"other=t\(\[.*alpha=",
+        "`stack[index] = 1.0`",
+        calls="setitem value",
+        kind="^result > InPlaceWriteError",
+        ours="a leaf Variable that requires grad",
+        kinds="lazy.*ragged",
+    ),
+    seen(
+        "a wrong argument that meets an error inside",
+        calls="setitem value",
+        kind="^IndexError > RuntimeError",
+        theirs="^IndexError: Dimension out of range",
+        ours="batch dimension mismatch",
     ),
     seen(
         "`stack[index] = 1.0`",
@@ -73,6 +81,20 @@ CORNERS = (
         kinds="^lazy.*ragged",
         ours="Failed to stack tensors .* under the key",
         text=r"I\[(.*, )?\.\.\., ",
+    ),
+    seen(
+        "`td.separates(key, strict=False)`",
+        calls="separates",
+        kind="^(kind|keys)$",
+        theirs=r"^NonTensorData$|^\['data'\]$",
+        ours=r"^TensorDict$|^\['\w'\]$",
+        text=r"separates\(\('\w', .*default=",
+    ),
+    seen(
+        "`stack.set_non_tensor((",
+        calls="set_non_tensor",
+        kind="^result > KeyThroughLeafError",
+        kinds="^lazy.*ragged",
     ),
     seen(
         "`td.separates(key, strict=False)`",
@@ -216,7 +238,7 @@ CORNERS = (
         "`Point.from_dict_instance` and other constructors",
         calls="from_list",
         kind="^result > ForeignKeyError",
-        kinds="^class",
+        kinds="class",
     ),
     seen(
         '`tc[0] = TensorDict({"typo": 1})`',

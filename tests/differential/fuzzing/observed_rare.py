@@ -124,11 +124,11 @@ RARE = (
         text=r"batch_size=(True|False|-?\d)",
     ),
     seen(
-        "a number or an array in `td.update_at_(",
+        "a number, an array or a list of numbers in `td.update_at_(",
         calls="update_at_",
         kind="TypeError > result",
         theirs="Expected value to be one of types",
-        text=r"\{'\w': (np\.|-?[\d.]+|True|False)",
+        text=r"\{'\w': (np\.|-?[\d.]+|True|False|\[\d)",
     ),
     seen(
         "values under other keys than those of",
@@ -180,13 +180,6 @@ RARE = (
         kind=ERROR,
         theirs="result type Long can't be cast to the desired output type Bool",
         text="True.*alpha=|alpha=.*True|True, -?\\d",
-    ),
-    seen(
-        "a tensor that is passed by name",
-        calls="(add|sub)_?",
-        kind=ERROR,
-        theirs="must match the size",
-        text=r"other=t\(\[.*alpha=",
     ),
     seen(
         "`td[index] = tensor` where a nested lazy stack",
@@ -451,7 +444,6 @@ RARE = (
     ),
     seen("`tc[index] = array` of a NumPy", calls="setitem td", kind="dtype|values", kinds="^class", text=r"I\[None\]"),
     seen("`tc.update_at_(other, index)`", calls="update_at_", kind="values|shares", kinds="class", text=r"y = .*Point"),
-    seen("a tensor that is passed by name", calls="sub", kind="values", kinds="^lazy", text=r"other=t\(\[.*alpha="),
     seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"dims=\[\]|, \[\]\)"),
     seen(
         "the dtype of `td.clamp_max(tensor)`",

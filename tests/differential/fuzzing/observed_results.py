@@ -178,7 +178,7 @@ RESULTS = (
     seen("`td.logsumexp((), keepdim=True)`", calls="logsumexp", kind="batch|names", text=r"exp\((dim=)?(\[\]|\(\))"),
     seen(
         "the dtype of `td.clamp_max(tensor)`",
-        calls=f"clamp.*|maximum|minimum|{ADDS}",
+        calls=f"clamp.*|maximum|minimum|mod|operator %|{ADDS}",
         kind="dtype",
         text=r"t\(\[\]",
     ),

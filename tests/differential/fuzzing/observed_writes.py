@@ -6,7 +6,7 @@ import ast
 import re
 
 from fuzzing.calls import Program
-from fuzzing.oracles import rows_move
+from fuzzing.oracles import changes_x_as_without, rows_move
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import Rule, has, seen
 
@@ -39,6 +39,8 @@ def _moves_rows_in_place(program: Program, difference: Difference) -> bool:
         and rows_move(program, difference)
     )
 
+
+_APPLIED = changes_x_as_without("batch_size")
 
 WRITES = (
     # writes
@@ -263,6 +265,7 @@ WRITES = (
     ),
     Rule("`merge_tensordicts` of lazy", _has_the_keys_of_its_element),
     Rule(RAGGED, _moves_rows_in_place),
+    Rule(RAGGED, lambda p, d: "apply" in p.call.name and d.kind == "values" and _APPLIED(p, d)),
     seen(
         "operations of a lazy stack that the reference does otherwise",
         calls="lerp_?",

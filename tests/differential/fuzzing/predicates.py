@@ -28,7 +28,7 @@ __all__ = [
         "keeps_more",
         "loses_names",
     ),
-    *("junk_is_wrong", "names_the_argument", "other_fault", "overlapping_keys", "seen", "spaces", "tensors", "works"),
+    *("junk_is_wrong", "names_the_argument", "overlapping_keys", "seen", "spaces", "tensors", "works"),
 ]
 
 
@@ -132,8 +132,9 @@ def junk_is_wrong(program: Program, difference: Difference) -> bool:
     return error is None or programs.message(error) != difference.ours
 
 
-FLAGS = frozenset(name.rpartition("__")[2].removeprefix("p_") for name, maker in vars(Arguments).items()
-                  if maker is Arguments.flag) | {"as_linked_list", "pin_memory", "fast"}  # fmt: skip
+FLAGS = {
+    name.rpartition("__")[2].removeprefix("p_") for name, maker in vars(Arguments).items() if maker is Arguments.flag
+} | {"as_linked_list", "pin_memory", "non_blocking_pin", "fast"}
 """The parameters that take ``True`` or ``False``."""
 
 
@@ -158,86 +159,6 @@ def flag_is_a_condition(program: Program, difference: Difference) -> bool:
         return False
     found = programs.compare(clean, theirs, ours)
     return all(d.place != difference.place or d.kind != difference.kind for d in found)
-
-
-FAULTS = {
-    "locked": r"Cannot modify locked|Cannot unlock a tensordict",
-    "missing key": r"Some keys were not found|KeyError: .keys in "
-    r"|not found in|could not be found in|keys in tensordicts mismatch|(have the same|different) keys"
-    r"|is missing in some",
-    "dtype": r"not implemented for|Negation, the `-`|Subtraction, the `-`|expected dtype|could not infer output dtype"
-    r"|does not support|to the desired output type|expected input to have floating"
-    r"|must be same dtype as the input tensor|either float or double dtype|Expected a floating point"
-    r"|only support floating point|cannot take a value of dtype"
-    r"|cast or move the tensordict first|convertible without narrowing|Autograd not support dtype",
-    "no stack": r"Failed to stack|cannot stack densely"
-    r"|exclusive keys|Cannot pack the lazy stack|is not 0. Densify|is 1 but not 0|cast to a regular TensorDict",
-    "values": r"does not match, got mse",
-    "no tensor": r"this tensordict has none|has no tensor leaves",
-    "fields": r"are not fields|must be fields|not a field|must correspond to the class attributes|has no such field",
-    "two sizes": r"Cannot pass both batch_size|Conflicting batch sizes",
-    "keepdim": r"is incompatible with keepdim",
-    "q": r"q values must be in the range",
-    "dim": r"Incompatible dim|dim must be in the range|dimension -?\d+ is incompatible"
-    r"|appears multiple times|[dD]im\w* out of range|not a batch dim|^IndexError: tuple index out of range"
-    r"|incompatible with a tensordict with|dim must index a batch dim",
-    "shape": r"batch dimension mismatch|cannot be broadcast|expanded (size|shape)|Attempting to broadcast"
-    r"|from the source|the operands have \d+ and \d+ elements|Sizes of tensors must match|their shapes differ"
-    r"|incompatible with the batch-size|expand_as_right requires"
-    r"|number of sizes provided|incompatible with dest shape"
-    r"|must have same number of dimensions|cannot take a value of shape"
-    r"|^RuntimeError: indexed destination TensorDict batch|whose positions have a value each",
-    "argument": r"must be Tensor, not|leave keepdim out|Cannot pass other arguments|has no len"
-    r"|must be (Number|torch.layout)|argument '\w+' (\(position \d\) )?must be|received an invalid combination"
-    r"|incompatible function arguments",
-    "comparison": r"not supported between instances",
-    "function": r"is not callable|cannot be summed",
-    "gradient": r"a leaf Variable that requires grad",
-    "unbatched": r"is an unbatched tensor, which",
-    "assignment": r"can't assign a \w+ to a torch",
-    "fast": r"is no longer supported. Pass fast=True",
-    "device": r"device and out.device must be equal",
-    "alpha": r"Boolean alpha only supported|alpha must not be a floating|takes a bool as alpha",
-    "names": r"names are non-unique|pop from empty list|the length of the dimension names must equate",
-    "out": r"object has no attribute '(is_locked|_get_str)'|out must be a|a tensordict as out",
-    "hash": r"unhashable type",
-    "given twice": r"give the index once",
-    "source": r"takes a list of dictionaries|object has no attribute '(items|keys)'",
-    "no operand": r"needs at least one key",
-    "option": r"Cannot pass batch-size",
-    "size": r"has a negative number",
-    "elements": r"needs at least one element",
-    "length": r"does not match the length of the list",
-    "present": r"already present and is not renamed",
-    "mapped": r"same size in the mapped dimension",
-    "lazy size": r"in a lazy TD",
-    "leaf": r"is an? \w+, not a tensordict",
-    "no key": r"Only NestedKeys are supported|is not a key|empty tuple|not enough values to unpack",
-    "no index": r"needs an index of the entry",
-    "operand": r"Mixed tensordict and non-tensordict|but got (dict|str)|takes tensordicts only",
-    "default": r"default='x' is unknown|element \d in argument \d, but got (int|float)|apply to a 'str' object",
-    "index": r"is out of bounds|too many indices|Invalid index|used as indices must be|shape of the mask",
-    "value": r"of type \w+ cannot be written|cannot take a \w+ in place"
-    r"|Cannot update a NonTensorDataBase"
-    r"|__setitem__ (only supports|is only allowed)|cannot be written at an index|'maybe_to_stack'|'unbind'",
-}
-"""What makes a call fail, by the words of both libraries' errors."""
-
-
-def other_fault(program: Program, difference: Difference) -> bool:
-    """Whether both refuse a call, and each names another of the faults that it has."""
-    if not both_refuse(difference):
-        return False
-    texts = []
-    for text in (difference.theirs, difference.ours):  # errors of functions of the program
-        text = text.replace("object is not callable", "is not callable").replace(
-            "can only concatenate", "cannot be summed"
-        )
-        texts.append(re.sub("'str' object has no attribute '(sum|unsqueeze|clone)'", "cannot be summed", text))
-    if INTERNAL.search(texts[1]):
-        return False
-    named = [{fault for fault, words in FAULTS.items() if re.search(words, text)} for text in texts]
-    return bool(named[0] and named[1] and not named[0] & named[1])
 
 
 def doubled(difference: Difference) -> bool:

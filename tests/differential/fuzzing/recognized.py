@@ -25,7 +25,6 @@ from fuzzing.structures import Node
 
 __all__ = ["RECOGNIZED"]
 
-SHAPES = re.compile(r"cannot be broadcast|Attempting to broadcast|must match the size|expanded size")
 VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension|at least one Tensor to vmap")
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",
@@ -248,15 +247,6 @@ RECOGNIZED = (
         lambda p, d: (
             p.call.name in ("view", "reshape", "unsqueeze", "permute")
             and ("once" in d.ours or "give one of them" in d.ours)
-        ),
-    ),
-    Rule(
-        "a tensor that is passed by name",
-        lambda p, d: (
-            (d.place != "call" or SHAPES.search(d.theirs + d.ours))
-            and any(value.startswith("t(") for _, value in p.call.arguments)
-            and p.call.name
-            in ("mod", "operator %", "mod_", "lerp", "logical_and", "logical_or", "logical_xor", "logical_and_")
         ),
     ),
     Rule(

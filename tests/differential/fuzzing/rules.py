@@ -8,7 +8,15 @@ from dataclasses import replace
 from fuzzing import programs, structures
 from fuzzing.calls import Program
 from fuzzing.observed import OBSERVED
-from fuzzing.oracles import as_dense, as_tensordict, beside_values
+from fuzzing.oracles import (
+    as_dense,
+    as_tensordict,
+    beside_values,
+    indexes_the_text,
+    named_as_by_position,
+    names_one_fault,
+    without_ellipsis,
+)
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import (
     INTERNAL,
@@ -16,10 +24,10 @@ from fuzzing.predicates import (
     both_refuse,
     doubled,
     has,
+    is_kind,
     junk_is_refused,
     keeps_more,
     names_the_argument,
-    other_fault,
     spaces,
     tensors,
     works,
@@ -74,8 +82,30 @@ BY_CHANCE = (
 )
 """The starts of other errors of the reference about what a wrong argument became."""
 
+
+def _lacks_values_only(program: Program, difference: Difference) -> bool:
+    """Whether the entries that some elements of a lazy stack lack are values."""
+    keys = [set(element.entries) for element in program.x.elements]
+    lacking = set.union(*keys) - set.intersection(*keys) if keys else set()
+    return bool(lacking) and not any(
+        isinstance(element.entries.get(key), structures.Tensor | structures.Node)
+        for element in program.x.elements
+        for key in lacking
+    )
+
+
+def _stays_lazy(program: Program, difference: Difference) -> bool:
+    """Whether ours is a lazy stack where the reference has a dense one; rows that differ are another difference."""
+    return difference.place.startswith("result") and is_kind(difference, "TensorDict", "LazyStackedTensorDict")
+
+
 RULES = (
     *RECOGNIZED,
+    Rule("the type of the result of shape operations on a lazy stack", _stays_lazy),
+    Rule(
+        "`td.numpy()` and `td.to_namedtuple()` of values",
+        lambda p, d: p.call.name == "numpy" and "exclusive keys" in d.ours and _lacks_values_only(p, d),
+    ),
     Rule("an operation of a tensordict without tensors", _checks_what_is_empty),
     Rule(
         "an operation of a tensordict without tensors",
@@ -255,7 +285,6 @@ RULES = (
         "operations of a lazy stack whose elements differ",
         lambda p, d: has(p, "ragged") and d.kind in ("rows", "keys") and keeps_more(d),
     ),
-    Rule("a call with two faults", other_fault),
 )
 
 
@@ -264,9 +293,13 @@ def _explained(program: Program, found: list[Difference]) -> str | None:
 
 
 ORACLES = (
+    Rule("a call with two faults", names_one_fault(_explained)),
     Rule("operations of a lazy stack that the reference does otherwise", as_dense(_explained)),
     Rule("operations of a tensorclass that the reference refuses", as_tensordict(_explained)),
     Rule("operations beside non-tensor values", beside_values(_explained)),
+    Rule("a tensor that is passed by name", named_as_by_position(_explained)),
+    Rule('`tc.get_at("label", index)`', indexes_the_text),
+    Rule("`td.update_at_(source, (..., 0))`", without_ellipsis(_explained)),
 )
 """Asked last, because they run programs."""
 

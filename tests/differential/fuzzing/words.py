@@ -16,4 +16,4 @@ LOGIC = (
 RESHAPES = r"reshape|view|unflatten|(torch[.])?flatten|repeat|repeat_interleave"
 NO_KEY = r"is not a(n| )|empty tuple"
 IN_PLACE = r"inplace=(?!False|None|\[\]|\(\))"
-WHOLE = r"x\[(I\[)?(\.\.\.|\(\)|:)\]"
+WHOLE = r"x\[(I\[)?(\.\.\.|\(\)|:(, :)*)\]"
