@@ -324,6 +324,29 @@ def test_a_client_that_decodes_is_refused(redis_port):
             pickle.dumps(store)
 
 
+def test_an_asynchronous_client_serves_plain_calls(redis_port):
+    source = sample()
+    store = source.to_store(client=redis.asyncio.Redis(port=redis_port))
+    assert (store.to_local() == source).all() and store[2]["n", "y"] == 2 and store["name"] == "run"
+    store[0], store["new"] = sample(1)[0] * 0 + 7, torch.ones(10)
+    assert store["x"][0].tolist() == [7] * 4 and store["new"].sum() == 10
+    assert TensorDictStore.from_store(port=redis_port, td_id=store.td_id)["x"][0, 0] == 7
+    stacked = lazy_stack([source, source]).to_store(client=store.client)
+    assert stacked["x"].shape == (2, 10, 4)
+    store.close()
+    assert store["x"].shape == (10, 4)  # connects again
+    with pytest.raises(OSError, match="refuses a command"):
+        store._tree.connection.run([("HGET", store._tree.data(("x",)), "field")])
+    store.close()
+
+
+def test_an_asynchronous_client_has_the_errors_of_others(redis_port):
+    with pytest.raises(ValueError, match="decode_responses=False"):
+        TensorDictStore(client=redis.asyncio.Redis(port=redis_port, decode_responses=True))
+    with pytest.raises(ConnectionError, match="does not answer"):
+        TensorDictStore(client=redis.asyncio.Redis(port=1), batch_size=[2])["x"] = torch.ones(2)
+
+
 def test_an_entry_that_is_deleted_during_a_large_write_is_not_left_in_part(redis_port, monkeypatch):
     td = TensorDict({"x": torch.zeros(40_000), "y": torch.zeros(40_000)}, [40_000]).to_store(port=redis_port)
     ask = td._tree.connection.ask

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from tensordict_store.extras import require
 from tensordict_store.redis.commands import Command, Reads, Writes, expand
+from tensordict_store.redis.event_loop import result_of
 from tensordict_store.redis.replies import ServerError
 from tensordict_store.redis.wire import PLAIN, Wire
 
@@ -22,7 +24,8 @@ class Connection:
 
     Args:
         backend: ``"redis"`` or ``"dragonfly"``, which use the same protocol.
-        client: A client of redis-py that is used as it is; it must not decode responses.
+        client: A client of redis-py that is used as it is; it must not decode responses. One of ``redis.asyncio`` runs
+            in a loop of its own thread, and belongs to the store from then on.
         options: The options of ``redis.Redis``: ``host``, ``port``, ``db``, ``unix_socket_path`` and others.
 
     Raises:
@@ -46,6 +49,7 @@ class Connection:
                 )
             self.place = known.get("path") or f"{known.get('host')}:{known.get('port')}"
         self._client: Any = client
+        self._is_async = inspect.iscoroutinefunction(getattr(client, "execute_command", None))
         self._wire: Wire | None = None
         self._scripts: bool | None = None  # whether the server runs scripts, once that is known
 
@@ -131,7 +135,9 @@ class Connection:
     def _by_client(self, commands: Sequence[Command], atomic: bool) -> list[Any]:
         """Send commands by redis-py."""
         plain = [expand(command) for command in commands]
-        if len(commands) == len(plain[0]) == 1:
+        if self._is_async:
+            replies = result_of(_replies(self.client, plain, atomic))
+        elif len(commands) == len(plain[0]) == 1:
             replies = [self.client.execute_command(*plain[0][0])]
         else:
             pipeline = self.client.pipeline(transaction=atomic)
@@ -163,7 +169,18 @@ class Connection:
 
     def close(self) -> None:
         """Close the connections of this process; a later operation opens one again."""
-        if self._client is not None:
+        if self._is_async:
+            result_of(self._client.aclose())
+        elif self._client is not None:
             self._client.close()
         if self._wire is not None:
             self._wire.close()
+
+
+async def _replies(client: Any, plain: Sequence[Sequence[Sequence[Any]]], atomic: bool) -> list[Any]:
+    """Send commands by a client of ``redis.asyncio``."""
+    pipeline = client.pipeline(transaction=atomic)
+    for command in itertools.chain.from_iterable(plain):
+        pipeline.execute_command(*command)
+    replies: list[Any] = await pipeline.execute()
+    return replies

@@ -42,7 +42,7 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         prefix: The first part of all names on the server.
         batch_size: The batch size.
         device: The device of tensors that are read.
-        client: A client of redis-py, in place of host and port.
+        client: A client of redis-py, synchronous or of ``redis.asyncio``, in place of host and port.
         td_id: The id of an existing tensordict, as in `from_store`; by default a new id.
         cache_metadata: Whether keys, shapes and dtypes are cached; otherwise each operation reads them from the server.
         ttl: The time in seconds after which the server deletes values that are stored from now on.

@@ -42,7 +42,7 @@ class LazyStackedTensorDictStore(ServerNode):
         stack_dim: The batch dimension along which they are stacked.
         inner_batch_size: The batch size of each element.
         device: The device of tensors that are read.
-        client: A client of redis-py, in place of host and port.
+        client: A client of redis-py, synchronous or of ``redis.asyncio``, in place of host and port.
         td_id: The id of an existing stack, as in `from_store`; by default a new id.
         cache_metadata: Whether keys, shapes and dtypes are cached.
         ttl: The time in seconds after which the server deletes values that are stored from now on.
