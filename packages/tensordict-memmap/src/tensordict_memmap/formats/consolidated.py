@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorStack
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.dtypes import dtype_from_name
+from tensordict_memmap.schema.dtypes import NUMPY, NUMPY_DIMS, dtype_from_name
 from tensordict_memmap.schema.node import (
     WRAPPED,
     Dense,
@@ -125,6 +126,7 @@ class _Parser:
     nbytes: int
     where: str
     exact: Exact
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
 
     def node(self, record: Any, key: Path) -> Node:
         if not isinstance(record, dict) or not all(isinstance(record.get(name), dict) for name in FIELDS[1:]):
@@ -226,7 +228,7 @@ class _Parser:
     def tensor(self, about: Any, key: Path) -> torch.Tensor:
         try:
             name, shape, start, stop, pad = about[:5]
-            dtype = dtype_from_name(name)
+            dtype = self.dtypes.get(name) or self.dtypes.setdefault(name, dtype_from_name(name))
             size = dtype.itemsize
             for n in shape:
                 if type(n) is not int or not 0 <= n < 1 << 62:
@@ -240,6 +242,9 @@ class _Parser:
                 return torch.empty(shape, dtype=dtype, device="cpu")
             if dtype is torch.complex128 and start % dtype.itemsize:  # torch's kernels would end the process
                 raise ValueError(f"complex numbers of 16 bytes start at byte {start}, which is not a multiple of 16")
+            element = NUMPY.get(dtype)
+            if element is not None and len(shape) <= NUMPY_DIMS:
+                return torch.from_numpy(np.ndarray(shape, element, self.buffer, start))
             flat = torch.frombuffer(self.buffer, dtype=dtype, count=size // dtype.itemsize, offset=start)
             return flat if len(shape) == 1 else flat.resize_(shape)
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:

@@ -28,7 +28,6 @@ from tensordict_memmap.formats.safetensors.delta import DELTA
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, keys_of, size_of_all
 from tensordict_memmap.formats.safetensors.header import (
-    CODES,
     INDEX_ENDING,
     INDEX_NAME,
     SAVE_ID,
@@ -42,6 +41,7 @@ from tensordict_memmap.formats.safetensors.parse import bind, parse, read_at_onc
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.unpickle import unpickle
 from tensordict_memmap.schema.build import build, remember_file
+from tensordict_memmap.schema.dtypes import NUMPY, NUMPY_DIMS
 from tensordict_memmap.schema.node import Node, Value
 from tensordict_memmap.schema.prune import Choice, Part, part_of_names, part_of_schema
 from tensordict_memmap.storage import transaction
@@ -247,17 +247,6 @@ def read_header(fd: int, path: str) -> tuple[bytes, Header]:
     return head + text, load_header(text, info.st_size - 8 - length, path)
 
 
-_MOST_DIMS = 32
-"""The number of dimensions that arrays of every version of NumPy can have."""
-
-# NumPy makes an array with its shape at once, in half the time that torch takes for a tensor over a buffer.
-_NUMPY = {
-    dtype: torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
-    for dtype in CODES
-    if dtype is not torch.bfloat16 and "float8" not in str(dtype)
-}
-
-
 def views(mapping: FileMapping, header: Header) -> dict[str, torch.Tensor]:
     """Return the tensors of a file over its mapping; their addresses need not be aligned."""
     buffer, kinds = mapping.buffer, header.kinds
@@ -267,8 +256,8 @@ def views(mapping: FileMapping, header: Header) -> dict[str, torch.Tensor]:
     begin = 0
     for (dtype, shape, nbytes), equal in itertools.groupby(kinds):
         same = list(equal)
-        known = _NUMPY.get(dtype)
-        if known is not None and nbytes and 0 < len(shape) < _MOST_DIMS:
+        known = NUMPY.get(dtype)
+        if known is not None and nbytes and 0 < len(shape) <= NUMPY_DIMS:
             made += map(torch.from_numpy, np.ndarray((len(same), *shape), known, buffer, begin))
         else:
             made += _one_by_one(buffer, same, begin)
@@ -277,7 +266,7 @@ def views(mapping: FileMapping, header: Header) -> dict[str, torch.Tensor]:
 
 
 def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Tensor]:
-    known, from_numpy, ndarray = _NUMPY.get, torch.from_numpy, np.ndarray
+    known, from_numpy, ndarray = NUMPY.get, torch.from_numpy, np.ndarray
     made: list[torch.Tensor] = []
     for dtype, shape, nbytes in kinds:
         element = known(dtype)

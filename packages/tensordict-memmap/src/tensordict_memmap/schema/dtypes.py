@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 import torch
 
 from tensordict_core.extension import DTYPES
@@ -12,6 +13,15 @@ from tensordict_core.extension import DTYPES
 QUANTIZED = frozenset(value for name, value in DTYPES.items() if name.startswith("torch.q"))
 """Dtypes of quantized tensors, whose scale and zero point no file holds. Torch ends the process where it reads bytes
 as one of them, so no tensor is made over a file before its dtype was checked (`check_dtype`)."""
+
+_NUMPY_NAMES = "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128"
+
+NUMPY = {getattr(torch, name): np.dtype(name) for name in _NUMPY_NAMES.split()}
+"""The dtypes that NumPy has: it makes an array with its shape at once, in half the time that torch takes for a tensor
+over a buffer."""
+
+NUMPY_DIMS = 31
+"""The most dimensions of arrays in every version of NumPy, one of which may be added to a shape."""
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
