@@ -340,10 +340,10 @@ OBSERVED = (
         kind="^result > IndexCountError",
     ),
     seen(
-        "a string in place of a nested tensordict",
+        "a string or a list in place of a nested tensordict",
         calls="copy_|update_|set_",
         kind="^result > KeyThroughLeafError",
-        ours="is a str, not a tensordict",
+        ours="is a (str|list), not a tensordict",
     ),
     seen("`tensor ** td`", calls="reflected [*][*]", kind="NotImplementedError > RuntimeError", theirs="rpow isn't"),
     seen("`alpha=True`", calls="rsub", kind="^result", ours="Negation, the `-` operator, on a bool", text="alpha="),

@@ -83,6 +83,13 @@ CORNERS = (
         text=r"I\[(.*, )?\.\.\., ",
     ),
     seen(
+        "a call with two faults",
+        calls="cat_tensors",
+        kind="^(RuntimeError > TypeError|KeyError > RuntimeError)$",
+        theirs="dim must index a batch dimension|must have the same keys",
+        ours="takes tensordicts only|has batch size .* and that at position",
+    ),
+    seen(
         "`td.separates(key, strict=False)`",
         calls="separates",
         kind="^(kind|keys)$",

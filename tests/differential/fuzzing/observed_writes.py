@@ -35,7 +35,7 @@ def _moves_rows_in_place(program: Program, difference: Difference) -> bool:
         program.call.name in MOVES
         and has(program, "ragged")
         and difference.kind in ("shape", "values", "shares", "keys", "rows")
-        and any(value == "True" for _, value in program.call.arguments)
+        and any(value == "True" or name == "inplace" for name, value in program.call.arguments)
         and rows_move(program, difference)
     )
 

@@ -178,9 +178,15 @@ def rows_move(program: Program, difference: Difference) -> bool:
         return False
 
 
+def _of_dtype(dtype: str, node: Node) -> Node:
+    tensors = {key: entry for key, entry in node.entries.items() if isinstance(entry, structures.Tensor)}
+    return replace(node, entries=node.entries | {key: replace(t, dtype=dtype) for key, t in tensors.items()})
+
+
 _CHANGES: tuple[Change, ...] = (
     *(_stacked, _plain, _bare, lambda node: replace(node, suffix="")),
     lambda node: replace(node, kind="dense") if node.kind == "params" else node,
+    *(functools.partial(_of_dtype, dtype) for dtype in ("float32", "int64")),
 )
 """What makes a container simpler."""
 
@@ -205,10 +211,23 @@ def _with_fewer_faults(program: Program) -> Iterator[Program]:
             if simple != node:
                 changed = {"x": simple} if part == "x" else {"operands": {**program.operands, part: simple}}
                 yield replace(program, **changed)
+    for change in _CHANGES[-2:]:  # operands of one dtype
+        yield _all_changed(change, program)
+    for first, second in dict.fromkeys(re.findall(r"'(\w)'(?:, '(\w)'\))?", str(program.call))):
+        yield replace(program, x=_with_entry(program.x, first, second))
     for path in structures.paths(program.x):
         if repr(path[-1]) not in str(program.call):
             operands = {name: structures.without(node, path) for name, node in program.operands.items()}
             yield replace(program, x=structures.without(program.x, path), operands=operands)
+
+
+def _with_entry(node: Node, key: str, below: str) -> Node:
+    """The container with a tensor under a key, or below a nested tensordict, unless the key has an entry."""
+    if node.elements:
+        return replace(node, elements=tuple(_with_entry(element, key, below) for element in node.elements))
+    tensor = structures.Tensor(node.batch)
+    made = Node("dense", node.batch, {below: tensor}) if below else tensor
+    return replace(node, entries={key: made} | node.entries)
 
 
 def _words(text: str) -> str:

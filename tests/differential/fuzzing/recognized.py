@@ -346,6 +346,12 @@ RECOGNIZED = (
         ),
     ),
     Rule(
+        "`td.add(other, default=0.0)` and `logical_and`",
+        lambda p, d: (
+            "default=" in str(p.call) and works(d, "RuntimeError: Cannot modify locked") and changes_nothing(p, d)
+        ),
+    ),
+    Rule(
         "an invalid argument that the reference",
         lambda p, d: d.kind == "kind" and "Broken(error='TypeError')" in d.ours and "is_leaf" in dict(p.junk),
     ),

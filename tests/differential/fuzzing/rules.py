@@ -83,14 +83,12 @@ BY_CHANCE = (
 """The starts of other errors of the reference about what a wrong argument became."""
 
 
-def _lacks_values_only(program: Program, difference: Difference) -> bool:
-    """Whether the entries that some elements of a lazy stack lack are values."""
+def _lacks_no_tensors(program: Program, difference: Difference) -> bool:
+    """Whether the entries that some elements of a lazy stack lack have no tensors."""
     keys = [set(element.entries) for element in program.x.elements]
     lacking = set.union(*keys) - set.intersection(*keys) if keys else set()
     return bool(lacking) and not any(
-        isinstance(element.entries.get(key), structures.Tensor | structures.Node)
-        for element in program.x.elements
-        for key in lacking
+        tensors(element.entries.get(key)) for element in program.x.elements for key in lacking
     )
 
 
@@ -104,7 +102,7 @@ RULES = (
     Rule("the type of the result of shape operations on a lazy stack", _stays_lazy),
     Rule(
         "`td.numpy()` and `td.to_namedtuple()` of values",
-        lambda p, d: p.call.name == "numpy" and "exclusive keys" in d.ours and _lacks_values_only(p, d),
+        lambda p, d: p.call.name in ("numpy", "to_dict") and "exclusive keys" in d.ours and _lacks_no_tensors(p, d),
     ),
     Rule("an operation of a tensordict without tensors", _checks_what_is_empty),
     Rule(
