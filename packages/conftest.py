@@ -53,7 +53,7 @@ def _default_server(_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
     begin = Connection.__init__
 
-    def begin_there(self: Connection, backend: str, host: str, port: int, *rest: Any) -> None:
-        begin(self, backend, host, _server.port if port == 6379 else port, *rest)
+    def begin_there(self: Connection, backend: str, client: Any, options: dict[str, Any]) -> None:
+        begin(self, backend, client, {**options, "port": _server.port} if options["port"] == 6379 else options)
 
     monkeypatch.setattr(Connection, "__init__", begin_there)

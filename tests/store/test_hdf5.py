@@ -41,12 +41,16 @@ def test_a_file_keeps_order_batch_size_names_and_values(path):
     td.close()
 
 
-def test_a_file_of_another_program_takes_its_batch_size_from_the_caller(tmp_path):
+def test_a_file_of_another_program_has_the_batch_size_that_its_shapes_share(tmp_path):
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = np.arange(6, dtype=">f4").reshape(3, 2)
         file.create_group("n")["y"] = np.arange(3)
-    td = TensorDict.from_h5(tmp_path / "other.h5")
-    assert td.batch_size == () and td["x"].dtype is torch.float32
+    for given, size in (({}, (3,)), ({"auto_batch_size": False}, ()), ({"batch_size": []}, ())):
+        td = TensorDict.from_h5(tmp_path / "other.h5", **given)
+        assert td.batch_size == size and td["x"].dtype is torch.float32
+        td.close()
+    td = PersistentTensorDict(filename=tmp_path / "other.h5")
+    assert td.batch_size == ()
     td.close()
     td = TensorDict.from_h5(tmp_path / "other.h5", auto_batch_size=True)
     assert td.batch_size == (3,) and td["n"].batch_size == (3,) and td[1]["x"].tolist() == [2, 3]

@@ -183,6 +183,8 @@ class TestText:
         TensorDict({"x": torch.zeros(2), "m": torch.ones(2, 2)}, [2]).to_json(tmp_path / "a.json")
         td = TensorDict.from_json(tmp_path / "a.json")
         assert td["x"].dtype == td["m"].dtype == torch.float64 and td["m"].shape == (2, 2)
+        with open(tmp_path / "a.json") as file:
+            assert (TensorDict.from_json(file) == td).all() and not file.closed
 
     def test_json_names_are_joined_and_split(self, td, tmp_path):
         td.to_json(tmp_path / "a.json", separator=".", indent=1)

@@ -49,10 +49,11 @@ def test_dimensions_are_named_for_other_readers(tmp_path):
     assert group.metadata.consolidated_metadata is not None and (group["n/y"][:] == range(10)).all()
 
 
-def test_a_store_of_another_program_takes_its_batch_size_from_the_caller(tmp_path):
+def test_a_store_of_another_program_has_the_batch_size_that_its_shapes_share(tmp_path):
     group = zarr.open_group(tmp_path / "other.zarr", mode="w")
     group.create_array("x", shape=(3, 2), dtype=">f4", fill_value=2)
-    assert TensorDict.from_zarr(tmp_path / "other.zarr").batch_size == ()
+    assert TensorDict.from_zarr(tmp_path / "other.zarr").batch_size == (3, 2)
+    assert TensorDict.from_zarr(tmp_path / "other.zarr", auto_batch_size=False).batch_size == ()
     td = TensorDict.from_zarr(tmp_path / "other.zarr", batch_size=[3])
     assert td[1]["x"].tolist() == [2, 2] and td["x"].dtype is torch.float32
     with pytest.raises(ValueError, match="'x' has shape"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,7 +103,7 @@ def test_changing_a_batch_size_takes_nested_ones_along_that_do_not_start_with_it
     assert TensorDict({"a": torch.ones(3), "b": torch.ones(2)}).auto_batch_size_().batch_size == ()
 
 
-@pytest.mark.parametrize("size", [3, [3], (3,), torch.Size([3])])
+@pytest.mark.parametrize("size", [3, [3], (3,), torch.Size([3]), np.int64(3), np.array([3])])
 def test_a_batch_size_is_a_number_or_a_sequence(size: Any) -> None:
     assert TensorDict({"a": torch.zeros(3)}, size).batch_size == torch.Size([3])
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import tempfile
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -59,6 +62,14 @@ def with_module(lib: Any) -> Any:
 def padded(lib: Any, *lengths: int) -> Any:
     rows = [lib.TensorDict({"a": torch.ones(2, n), "b": torch.ones(2)}, [2]) for n in lengths]
     return lib.pad_sequence(rows, pad_dim=-1)
+
+
+def opened(lib: Any, **options: Any) -> Any:
+    """A file that h5py wrote."""
+    path = f"{tempfile.mkdtemp()}/other.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["n/y"] = np.ones((3, 2)), np.ones((3, 2, 4))
+    return lib.from_h5(path, **options).to_tensordict()
 
 
 def subclass(lib: Any) -> Any:
@@ -147,6 +158,11 @@ CALLS: dict[str, Row] = {
     "locks of from_module": lambda lib: [
         getattr(lib, name).from_module(nn.Linear(1, 1)).is_locked for name in ("TensorDict", "TensorDictParams")
     ],
+    "batch sizes of a file of another program": lambda lib: [
+        opened(lib, **options) for options in ({}, {"batch_size": [3]}, {"auto_batch_size": True, "batch_dims": 1})
+    ],
+    "a batch size of NumPy": lambda lib: len(lib.TensorDict({"a": torch.ones(3)}, np.int64(3))),
+    "a JSON document that is open": lambda lib: lib.from_json(io.StringIO('[{"a": 1}, {"a": 2}]')),
     "samples without a shape": lambda lib: [
         lib.Delta(torch.ones(2)).rsample(None),
         lib.OneHotCategorical(logits=torch.zeros(2)).sample(None).shape,

@@ -6,6 +6,7 @@ dimension has a name.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -121,6 +122,8 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
     try:
         size = torch.Size(batch_size)
     except TypeError:
+        if isinstance(batch_size, numbers.Integral):  # of NumPy
+            return as_batch_size(int(batch_size))
         raise errors.BatchSizeError(
             f"{batch_size!r} is not a batch size, which is an integer or a sequence of integers; pass sizes such as [3]"
         ) from None

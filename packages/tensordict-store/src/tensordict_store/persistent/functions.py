@@ -14,7 +14,7 @@ def from_h5(
     h5_file: Any,
     *,
     mode: str = "r",
-    auto_batch_size: bool = False,
+    auto_batch_size: bool | None = None,
     batch_dims: int | None = None,
     batch_size: Sequence[int] | int | None = None,
     non_tensor_as_stack: bool = False,
@@ -26,9 +26,10 @@ def from_h5(
     Args:
         h5_file: The file.
         mode: ``"r"``, ``"r+"`` or ``"a"``.
-        auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+        auto_batch_size: Whether the batch size is the longest common prefix of all shapes; by default it is if neither
+            ``batch_size`` nor the file has one.
         batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
-        batch_size: The batch size; by default the one that is stored in the file, or none if another program wrote it.
+        batch_size: The batch size; by default the one that is stored in the file.
         non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
         allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
         **kwargs: How new entries are stored.
@@ -48,9 +49,11 @@ def from_h5(
 
 
 def _opened(
-    backend: str, filename: Any, auto_batch_size: bool, batch_dims: int | None, **options: Any
+    backend: str, filename: Any, auto_batch_size: bool | None, batch_dims: int | None, **options: Any
 ) -> PersistentTensorDict:
     td = PersistentTensorDict(filename=filename, backend=backend, **options)
+    if auto_batch_size is None:
+        auto_batch_size = options["batch_size"] is None and "batch_size" not in td._group.facts
     if auto_batch_size:
         td.auto_batch_size_(batch_dims)
     return td
@@ -60,7 +63,7 @@ def from_zarr(
     zarr_file: Any,
     *,
     mode: str = "r",
-    auto_batch_size: bool = False,
+    auto_batch_size: bool | None = None,
     batch_dims: int | None = None,
     batch_size: Sequence[int] | int | None = None,
     non_tensor_as_stack: bool = False,
@@ -72,9 +75,10 @@ def from_zarr(
     Args:
         zarr_file: A folder, a URL of fsspec, or a store of zarr.
         mode: ``"r"``, ``"r+"`` or ``"a"``.
-        auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+        auto_batch_size: Whether the batch size is the longest common prefix of all shapes; by default it is if neither
+            ``batch_size`` nor the file has one.
         batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
-        batch_size: The batch size; by default the one that is in the store, or none if another program wrote it.
+        batch_size: The batch size; by default the one that is in the store.
         non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
         allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
         **kwargs: How new entries are stored, and ``storage_options`` of fsspec.

@@ -107,7 +107,7 @@ def from_json(
     tensors with more dimensions, objects nested tensordicts, other values non-tensor data, one for each record.
 
     Args:
-        path: The file: an array of objects, or an object of columns, as pandas writes it.
+        path: The file, or an open one: an array of objects, or an object of columns, as pandas writes it.
         auto_batch_size: Whether the batch size is the longest that all entries share.
         batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
         device: The device of the tensors.
@@ -127,8 +127,11 @@ def from_json(
     >>> again["n", "x"].shape, again["a"], again["s"]
     (torch.Size([2, 3]), tensor([0, 1]), ['u', 'v'])
     """
-    with open(os.fspath(path), encoding="utf-8") as stream:  # not a number: closing it would close that descriptor
-        text = stream.read()
+    if hasattr(path, "read"):
+        text = path.read()
+    else:
+        with open(os.fspath(path), encoding="utf-8") as stream:  # not a number: closing would close that descriptor
+            text = stream.read()
     records = (
         [json.loads(line, **kwargs) for line in text.split("\n") if line.strip()]
         if lines
@@ -138,7 +141,7 @@ def from_json(
         records = _rows(records)
     if not isinstance(records, list):
         raise ValueError(
-            f"{os.fspath(path)!r} holds neither an array of objects nor an object of columns, which from_json() reads; "
+            f"{path!r} holds neither an array of objects nor an object of columns, which from_json() reads; "
             "load it with json.load and pass it to TensorDict.from_dict"
         )
     entries = _fields(records, ()) if records else {}

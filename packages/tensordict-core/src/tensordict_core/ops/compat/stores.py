@@ -49,7 +49,7 @@ class StoreStubs(Node):
         filename: StrPath,
         *,
         mode: str = "r",
-        auto_batch_size: bool = False,
+        auto_batch_size: bool | None = None,
         batch_dims: int | None = None,
         batch_size: Sequence[int] | int | None = None,
         non_tensor_as_stack: bool = False,
@@ -60,10 +60,10 @@ class StoreStubs(Node):
         Args:
             filename: The file.
             mode: ``"r"`` for reading, ``"r+"`` for reading and writing.
-            auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+            auto_batch_size: Whether the batch size is the longest common prefix of all shapes; by default it is if
+                neither ``batch_size`` nor the file has one.
             batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
-            batch_size: The batch size; by default the one that is stored in the file, or none if another program wrote
-                it.
+            batch_size: The batch size; by default the one that is stored in the file.
             non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
             **kwargs: ``allow_pickle``, and how new entries are stored.
 
@@ -104,7 +104,7 @@ class StoreStubs(Node):
         filename: Any,
         *,
         mode: str = "r",
-        auto_batch_size: bool = False,
+        auto_batch_size: bool | None = None,
         batch_dims: int | None = None,
         batch_size: Sequence[int] | int | None = None,
         non_tensor_as_stack: bool = False,
@@ -116,9 +116,10 @@ class StoreStubs(Node):
         Args:
             filename: A folder, a URL of fsspec, or a store of zarr.
             mode: ``"r"`` for reading, ``"r+"`` for reading and writing.
-            auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+            auto_batch_size: Whether the batch size is the longest common prefix of all shapes; by default it is if
+                neither ``batch_size`` nor the file has one.
             batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
-            batch_size: The batch size; by default the one that is in the store, or none if another program wrote it.
+            batch_size: The batch size; by default the one that is in the store.
             non_tensor_as_stack: Whether one non-tensor value of a batch is read as a value for each position.
             allow_pickle: Whether pickled values are loaded; a pickle runs code when it is loaded.
             **kwargs: How new entries are stored, and ``storage_options`` of fsspec.
