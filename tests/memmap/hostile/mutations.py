@@ -100,7 +100,10 @@ def mutate_json(text, chance):
         else:
             depth = chance.choice([50, 210, 1000, 20_000])
             holder[key] = "@DEEP@"
-    new = json.dumps(record, separators=(",", ":")).encode()
+    try:
+        new = json.dumps(record, separators=(",", ":")).encode()
+    except RecursionError:  # two deep values, one inside the other
+        return flip(text, chance)
     if depth:
         start, end = chance.choice([(b"[", b"]"), (b'{"a":', b"}"), (b'{"td":{"batch_size":[],"keys":{"a":', b"}}}")])
         new = new.replace(b'"@DEEP@"', start * depth + b"1" + end * depth)
