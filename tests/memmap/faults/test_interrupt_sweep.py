@@ -3,7 +3,7 @@
 A trace function lists the bytecodes that the main thread executes during an operation, in this package, in the standard
 library and wherever else; the operation is repeated, and interrupted at one of them. Afterwards nothing is locked, open
 or mapped, no thread runs, the earlier content or the new one loads whole, and the next save works and leaves nothing
-beside its files. Only the call that is interrupted is traced by bytecodes.
+beside its files. Only calls of the function that is interrupted are traced by bytecodes then.
 
 A bytecode that an operation executes several times is swept at its first execution and at its last. Not swept are the
 bytecodes between the end of a ``with`` block and the call of ``__exit__``, and those that enter a handler: Python
@@ -80,6 +80,12 @@ class Place(NamedTuple):
     step: int
 
 
+def trace_bytecodes(frame, function):
+    """Lets a function be called for each bytecode of a frame."""
+    frame.f_trace = function  # Python 3.13 looks at it when the next attribute is set
+    frame.f_trace_opcodes, frame.f_trace_lines = True, False
+
+
 class Tracer:
     """Lists the boundaries of a call, and raises at one of them."""
 
@@ -107,7 +113,7 @@ class Tracer:
                     found.append(Place(code, offset, call, steps[offset]))
                 return step
 
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            trace_bytecodes(frame, step)
             return step
 
         sys.settrace(trace)
@@ -118,21 +124,22 @@ class Tracer:
         return found
 
     def interrupt(self, function, place):
-        """Calls a function; returns whether it came to a place, where an exception was raised.
-
-        Only the call in question is traced.
-        """
+        """Calls a function; returns whether it came to a place, where an exception was raised."""
         code, offset, call, step = place
         arrived = False
 
         def trace(frame, event, argument):
             nonlocal call
-            if frame.f_code is code:
-                call -= 1
-                if not call:
-                    frame.f_trace_opcodes, frame.f_trace_lines = True, False
-                    return follow
-            return None
+            if frame.f_code is not code:
+                return None
+            call -= 1
+            # other calls of the same function are traced too, as Python 3.13 stops where one of them is not
+            local = ignore if call else follow
+            trace_bytecodes(frame, local)
+            return local
+
+        def ignore(frame, event, argument):
+            return ignore
 
         def follow(frame, event, argument):
             nonlocal step, arrived
