@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -384,3 +385,13 @@ def test_a_value_does_not_broadcast_over_batch_dimensions(size: list[int]) -> No
 def test_a_size_of_one_is_repeated_whatever_holds_the_numbers(value: Any) -> None:
     td = TensorDict({"a": torch.zeros(2, 3)}, [2])
     assert td.update_({"a": value})["a"].tolist() == [[1.0, 2.0, 3.0]] * 2
+
+
+@pytest.mark.parametrize("number", [np.float32(5), np.float64(5), np.int64(5), np.bool_(True)])
+def test_a_number_of_numpy_is_written_at_an_index(number: Any) -> None:
+    td = TensorDict({"a": torch.zeros(3, 2), "s": "text", "n": {"b": torch.zeros(3)}}, [3])
+    td[np.int64(1)] = number
+    assert td["a"].tolist() == [[0, 0], [number, number], [0, 0]] and td["n", "b"][1] == number and td["s"] == "text"
+    lazy = lazy_stack([td.exclude("s") * 0, td.exclude("s") * 0])
+    lazy[0] = number
+    assert (lazy[0]["a"] == float(number)).all() and lazy[1]["a"][0, 0] == 0

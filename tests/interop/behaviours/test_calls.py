@@ -162,6 +162,10 @@ CALLS: dict[str, Row] = {
         opened(lib, **options) for options in ({}, {"batch_size": [3]}, {"auto_batch_size": True, "batch_dims": 1})
     ],
     "a batch size of NumPy": lambda lib: len(lib.TensorDict({"a": torch.ones(3)}, np.int64(3))),
+    "numbers of NumPy": lambda lib: [
+        flat(lib).select("a", "n").auto_batch_size_(np.int64(1)),
+        *(((td := flat(lib)).__setitem__(np.int64(0), x) or td.exclude("s")) for x in (np.float32(5), np.int64(5))),
+    ],
     "a JSON document that is open": lambda lib: lib.from_json(io.StringIO('[{"a": 1}, {"a": 2}]')),
     "samples without a shape": lambda lib: [
         lib.Delta(torch.ones(2)).rsample(None),

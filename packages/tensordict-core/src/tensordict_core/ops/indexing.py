@@ -109,6 +109,8 @@ class Indexing(Node):
         if type(index) is str or (type(index) is tuple and key_path(index)):
             self.set(index, value)
             return
+        if isinstance(value, np.generic):
+            value = value.item()
         self._index_put(Index(index, self._meta.batch_size), value)
 
     def __getitems__(self, indices: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Self, overload
 
 import torch
@@ -188,7 +189,8 @@ class Properties(Node):
         >>> td.auto_batch_size_().batch_size
         torch.Size([3])
         """
-        if batch_dims is not None and (type(batch_dims) is not int or batch_dims < 0):
+        is_number = type(batch_dims) is int or (isinstance(batch_dims, Integral) and type(batch_dims) is not bool)
+        if batch_dims is not None and not (is_number and batch_dims >= 0):
             raise ValueError(f"batch_dims is a number of dimensions or None, got {batch_dims!r}; pass 0 or more")
         if keep_compliant_size and batch_dims is not None and self.batch_dims == batch_dims:
             return self
