@@ -12,6 +12,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,12 @@ from tensordict_memmap.distributed.assign import Assignment, Share, assign
 from tensordict_memmap.distributed.formats import Format, format_of, whole_writes
 from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.distributed.plan import ShardPlan, pack
-from tensordict_memmap.distributed.save import make_files
+from tensordict_memmap.distributed.save import make_files, saving_layout
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
-from tensordict_memmap.storage.transaction import Stage, check_new, saving_file, saving_folder
+from tensordict_memmap.storage.transaction import Stage
 
 __all__ = ["Coordinator"]
 
@@ -93,20 +94,9 @@ class Coordinator:
 
     def start(self, run: Run) -> None:
         """Make the staged files, and the messages for the ranks."""
-        layout, options = self._layout, self.options
-        size = sum(layout.sizes)
-        if self._form.is_folder:
-            if not options.existsok:
-                check_new(self.path)
-            count = len(layout.files) + len(layout.whole)
-            folder = saving_folder(
-                self.path, durable=options.durable, existsok=options.existsok, size=size, count=count
-            )
-            self._transaction, self._stage = folder, folder.__enter__()
-            self._staged = self._stage.path
-        else:
-            file = saving_file(self.path, durable=options.durable, existsok=options.existsok, size=size)
-            self._transaction, self._staged = file, file.__enter__()
+        transaction = saving_layout(self.path, self._layout, self.options, is_folder=self._form.is_folder)
+        self._transaction, self._stage = transaction, transaction.__enter__()
+        self._staged = self._stage.path
         try:
             maps = self._make_files(run)
             self.messages = list(self._messages(maps))
@@ -126,36 +116,26 @@ class Coordinator:
         shares = self._ordered(self._form).shares
         file_of, offsets = np.array(layout.file_of, dtype=np.int64), np.array(layout.offsets, dtype=np.int64)
         numbers = {name: number for number, name in enumerate(self._held.names)}
-        layouts: dict[bytes, bytes] = {}
-        columns: dict[int, tuple[list[str], np.ndarray]] = {}
-        digests: dict[int, str] = {}
-        known: list[list[str]] = []
+        known: dict[int, tuple[np.ndarray, np.ndarray, bytes, str]] = {}
         for plan, share, host in zip(self._plans, shares, self._hosts, strict=True):
-            same = next((n for n, names in enumerate(known) if names == plan.names), len(known))
-            if same == len(known):  # ranks have the same names mostly
-                known.append(plan.names)
-                columns[same] = plan.names, np.array([numbers[name] for name in plan.names], dtype=np.int64)
-                digests[same] = digest_of(plan.names)
-            own = places[columns[same][1]]
-            kept = np.flatnonzero(own >= 0)
-            own = own[kept]
-            text = own.tobytes()
-            if text not in layouts:
-                part = Layout(
-                    layout.files, layout.sizes, file_of[own].tolist(), offsets[own].tolist(), owned=layout.owned
-                )
-                layouts[text] = part.dumps()
+            if id(plan.names) not in known:  # ranks share the list of names mostly
+                own = places[[numbers[name] for name in plan.names]]
+                kept = np.flatnonzero(own >= 0)
+                own = own[kept]
+                part = replace(layout, file_of=file_of[own].tolist(), offsets=offsets[own].tolist())
+                known[id(plan.names)] = own, kept, part.dumps(), digest_of(plan.names)
+            own, kept, text, digest = known[id(plan.names)]
             chosen = Share(0)
             chosen.table, chosen.column = share.table, share.column[own]
             head = {
                 "staged": self._staged,
                 "maps": maps,
-                "digest": digests[same],
+                "digest": digest,
                 "packed": getattr(self._form, "pack", None) is not None,
                 "here": self._hosts.count(host),
             }
             message = orjson.dumps(head)
-            yield pack(message, layouts[text], chosen.dumps(), kept.astype(np.int32).tobytes())
+            yield pack(message, text, chosen.dumps(), kept.astype(np.int32).tobytes())
 
     def finish(self, values: Mapping[str, bytes], run: Run) -> None:
         """Complete the files with the non-tensor values, and make them the current save.
@@ -192,8 +172,8 @@ class Coordinator:
             _write_header(path_in(self._staged, path), text, len(reserved.texts[path]), run.durable)
             layout.sizes[number] = max(layout.sizes[number], reserved.sizes[number])
         run.write_files(whole_writes(self._staged, layout))
-        if self._stage is not None:
-            self._stage.manifest = form.manifest(self._staged, layout, self._save_id, durable=run.durable)
+        assert self._stage is not None
+        self._stage.manifest = form.manifest(self._staged, layout, self._save_id, durable=run.durable)
 
     def abort(self) -> None:
         """Remove the staged files, if the save was not finished."""

@@ -25,19 +25,13 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from tensordict_core.extension import annotation
 from tensordict_memmap.dcp.items import LISTS, LISTS_FILE, StatePath
 from tensordict_memmap.dcp.values import stream_of
 from tensordict_memmap.distributed.load import BoxReader
 from tensordict_memmap.distributed.placements import awaited
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.engine.syscalls import read_file
-from tensordict_memmap.formats.safetensors.header import (
-    INDEX_ENDING,
-    INDEX_NAME,
-    SINGLE_NAME,
-    header_length,
-    load_header,
-)
 from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import is_remote, local_path
@@ -134,7 +128,7 @@ class TensorDictReader(StorageReader):
         request = LoadRequest(mode="r", device=device, allow_pickle=self._allow_pickle, verify=self._verify)
         self._loaded = open_any(self._path, request)
         self._entries = _entries(self._loaded, self._path)
-        lists = _lists(self._path)
+        lists = _lists(self._path, self._loaded)
         described: dict[str, Any] = {}
         paths: dict[str, StatePath] = {}
         for name, entry in self._entries.items():
@@ -296,30 +290,9 @@ def _path(key: Path, lists: set[Path]) -> StatePath:
     return tuple(int(name) if key[:n] in lists and name.isdecimal() else name for n, name in enumerate(key))
 
 
-def _lists(path: str) -> set[Path]:
+def _lists(path: str, loaded: Any) -> set[Path]:
     """Return the nested keys of nodes that were lists in the state dict, as `TensorDictWriter` notes them."""
-    text = None if is_remote(path) else _note(path)
+    if is_remote(path):
+        return set()
+    text = (annotation(loaded, "metadata") or {}).get(LISTS) or read_file(os.path.join(path, LISTS_FILE))
     return set() if not text else {tuple(map(str, key)) for key in orjson.loads(text)}
-
-
-def _note(path: str) -> bytes | None:
-    first = path
-    if path.endswith(INDEX_ENDING):
-        path = os.path.dirname(path)
-    if os.path.isdir(path):
-        note = read_file(os.path.join(path, LISTS_FILE))
-        if note is not None:
-            return note
-        first = os.path.join(path, SINGLE_NAME)
-        index = read_file(first if first.endswith(INDEX_ENDING) else os.path.join(path, INDEX_NAME))
-        if index is not None:
-            files = sorted(set(orjson.loads(index)["weight_map"].values()))
-            first = os.path.join(path, files[0]) if files else first
-    try:
-        with open(first, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            length = header_length(file.read(8), size, first)
-            text = load_header(file.read(length), size - 8 - length, first).metadata.get(LISTS)
-    except (OSError, ValueError):  # a tree, or an archive
-        return None
-    return None if text is None else text.encode()

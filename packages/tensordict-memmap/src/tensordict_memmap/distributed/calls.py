@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any
 
 from tensordict_memmap.distributed.collectives import gather, receive, scatter
-from tensordict_memmap.distributed.errors import RankError, failure_of
 from tensordict_memmap.distributed.load import read_into, wanted_parts
-from tensordict_memmap.distributed.rendezvous import closed_on_error, join
+from tensordict_memmap.distributed.rendezvous import joined
 from tensordict_memmap.distributed.save import ShardedSave, seconds_of
 from tensordict_memmap.distributed.team import Team, team_of
 from tensordict_memmap.engine.future import end_pending, run_save
@@ -90,20 +89,13 @@ def gather_values(
     team = _free_team(None, pending)
     team.number += 1
     request: dict[str, Any] = {"call": "gather", "path": str(path)}
-    if error is not None:
-        request["failure"] = failure_of(error)
-    try:
-        with team.lock, closed_on_error(join(team, request, seconds_of(timeout), f"the save to {path}")) as link:
-            found = gather(link, lambda: value)
-            if team.is_coordinator:
-                scatter(link)
-            else:
-                receive(link)
-            return found
-    except RankError:
-        if error is not None:
-            raise error from None
-        raise
+    with joined(team, request, seconds_of(timeout), f"the save to {path}", error=error) as link:
+        found = gather(link, lambda: value)
+        if team.is_coordinator:
+            scatter(link)
+        else:
+            receive(link)
+        return found
 
 
 def load_into_ranks(

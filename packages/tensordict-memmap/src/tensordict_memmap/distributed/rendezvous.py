@@ -25,11 +25,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from tensordict_memmap.distributed.errors import RankError, describe_failure
+from tensordict_memmap.distributed.errors import RankError, describe_failure, failure_of
 from tensordict_memmap.distributed.team import Team, has_ended, host_name
 from tensordict_memmap.engine.future import Cancelled
 
-__all__ = ["Link", "closed_on_error", "join"]
+__all__ = ["Link", "joined"]
 
 _LOOK = 0.5
 """Seconds after which a rank that waits for another one on the same machine checks whether that has ended."""
@@ -157,37 +157,47 @@ class Link:
 
 
 @contextlib.contextmanager
-def closed_on_error(link: Link) -> Iterator[Link]:
-    """Close a link when an error shows that it is of no use, so that the other ranks get an error at once."""
-    try:
-        yield link
-    except Exception:
-        if link.is_broken:
-            link.close()
-        raise
-    except BaseException:  # an interrupt: the others see the connection close
-        link.close()
-        raise
-
-
-def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None = None) -> Link:
-    """Meet the other ranks of a team for one save.
+def joined(
+    team: Team,
+    request: dict[str, Any],
+    timeout: float,
+    what: str,
+    cancelled: Cancelled | None = None,
+    error: Exception | None = None,
+) -> Iterator[Link]:
+    """Meet the other ranks of a team for one save, and yield the connections to them.
 
     Args:
         team: The ranks.
-        request: The request of this rank, which has to be the same on all; its item ``"failure"`` says why the rank
-            cannot take part, and ``"names"`` is a digest of the names of its tensors.
+        request: The request of this rank, which has to be the same on all; its item ``"names"`` is a digest of the
+            names of its tensors.
         timeout: The longest wait for the other ranks, in seconds.
         what: The name of the operation, for errors.
         cancelled: A function that returns whether the save was cancelled while it waits.
-
-    Returns:
-        The connections to the other ranks.
+        error: The error because of which this rank cannot take part. The others learn of it; here it is raised.
 
     Raises:
         RankError: A rank did not arrive in time, has a different request, or cannot take part; all ranks raise it.
         concurrent.futures.CancelledError: ``cancelled`` returned True.
     """
+    with team.lock:
+        try:
+            failure = {} if error is None else {"failure": failure_of(error)}
+            link = _join(team, request | failure, timeout, what, cancelled)
+        except RankError:
+            if error is not None:
+                raise error from None
+            raise
+        try:
+            yield link
+        except BaseException as failed:
+            # after an interrupt, or where it is of no use any more, the others get an error at once
+            if link.is_broken or not isinstance(failed, Exception):
+                link.close()
+            raise
+
+
+def _join(team: Team, request: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> Link:
     if team.size == 1:
         if (failure := request.get("failure")) is not None:
             raise describe_failure(what, {team.rank: failure})

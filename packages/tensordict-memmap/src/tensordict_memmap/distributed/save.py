@@ -6,6 +6,7 @@ folder exists, all ranks write into it. If one of them fails, the transaction is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -27,7 +28,7 @@ from tensordict_memmap.distributed.formats import Format, check_same_names, form
 from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.distributed.local_parts import LocalParts
 from tensordict_memmap.distributed.plan import NO_NAMES, ShardPlan, pack, unpack
-from tensordict_memmap.distributed.rendezvous import Link, closed_on_error, join
+from tensordict_memmap.distributed.rendezvous import Link, joined
 from tensordict_memmap.distributed.team import Team
 from tensordict_memmap.distributed.upload import Target, UploadPlan, bytes_of_share, exchange, upload_share
 from tensordict_memmap.distributed.write import writes_of
@@ -42,9 +43,9 @@ from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.node import plain
 from tensordict_memmap.storage.manifest import Manifest
-from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
+from tensordict_memmap.storage.transaction import Stage, saving
 
-__all__ = ["TIMEOUT", "ShardedSave", "make_files", "seconds_of"]
+__all__ = ["TIMEOUT", "ShardedSave", "make_files", "saving_layout", "seconds_of"]
 
 TIMEOUT = 1800.0
 """The default number of seconds to wait for another rank, that of torch's process groups."""
@@ -125,14 +126,15 @@ class ShardedSave:
                 self._release()
 
     def _run(self, progress: Progress | None, cancelled: Cancelled | None) -> None:
-        with self.team.lock, closed_on_error(self._join(cancelled)) as link:
+        request = self._request()
+        with joined(self.team, request, self.timeout, self.what, cancelled, self.error) as link:
             own = Run(self._threads(link), self.options.durable, progress, cancelled)
             if self.team.is_coordinator:
                 self._coordinate(link, own)
             else:
                 self._follow(link, own)
 
-    def _join(self, cancelled: Cancelled | None) -> Link:
+    def _request(self) -> dict[str, Any]:
         options = self.options
         request: dict[str, Any] = {
             "call": "save",
@@ -150,14 +152,7 @@ class ShardedSave:
                 self.error = error
         if self.error is None and self._form is not None:
             request["names"] = self._form.plan.digest()
-        if self.error is not None:
-            request["failure"] = failure_of(self.error)
-        try:
-            return join(self.team, request, self.timeout, self.what, cancelled)
-        except RankError:
-            if self.error is not None:
-                raise self.error from None
-            raise
+        return request
 
     def _threads(self, link: Link) -> int:
         """Return the threads of this rank: those of the machine, divided by the ranks on it."""
@@ -275,28 +270,11 @@ class ShardedSave:
         assignment = assign(plans, self.team.ranks)
         save_id = secrets.token_hex(16)
         layout = form.layout(assignment, save_id)
-        total = sum(layout.sizes)
-
         if is_remote(self.path):
             self._commit_remote(link, run, form, assignment, layout, save_id)
             return
-
-        def write(staged: str) -> Any:
-            return self._write_all(link, run, form, assignment, layout, staged, save_id)
-
-        if not form.is_folder:
-            save_file(self.path, write, durable=options.durable, existsok=options.existsok, size=total)
-            return
-        if not options.existsok:
-            check_new(self.path)
-        save_folder(
-            self.path,
-            write,
-            durable=options.durable,
-            existsok=options.existsok,
-            size=total,
-            count=len(layout.files) + len(layout.whole),
-        )
+        with saving_layout(self.path, layout, options, is_folder=form.is_folder) as stage:
+            stage.manifest = self._write_all(link, run, form, assignment, layout, stage.path, save_id)
 
     def _commit_remote(
         self, link: Link, run: Run, form: Format, assignment: Assignment, layout: Layout, save_id: str
@@ -340,6 +318,14 @@ class ShardedSave:
             largest[file] = max(largest.get(file, (0, ())), found, key=lambda one: one[0])
         fast = make_files(layout, staged, {file: key for file, (_, key) in largest.items()}, run)
         return len(set(link.hosts)) == 1 and fast
+
+
+def saving_layout(
+    path: str, layout: Layout, options: SaveOptions, *, is_folder: bool
+) -> contextlib.AbstractContextManager[Stage]:
+    """Return the transaction of the files of a layout."""
+    size, count = sum(layout.sizes), len(layout.files) + len(layout.whole)
+    return saving(path, is_folder=is_folder, durable=options.durable, existsok=options.existsok, size=size, count=count)
 
 
 def make_files(layout: Layout, staged: str, keys: Mapping[int, Any], run: Run) -> bool:

@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -140,6 +139,20 @@ def upload_share(
     error: Exception | None = None
     in_flight = threading.Semaphore(_IN_FLIGHT)
     load = np.zeros(link.team.size, dtype=np.int64)
+
+    def put(file: int, number: int, start: int, end: int, messages: Sequence[bytes]) -> tuple[int, int, str]:
+        try:
+            run.check_cancelled()
+            block = np.zeros(end - start, dtype=np.uint8)
+            own = ranges[file].cut(start, end)
+            for cut in (own, *map(parse_cut, messages)):
+                cut.put(block)
+            tag = calls.put_part(plan.files[file], plan.uploads[file], number, block.tobytes())
+            run.count(len(own.data))
+            return file, number, tag
+        finally:
+            in_flight.release()
+
     with ThreadPoolExecutor(_IN_FLIGHT) as pool:
         pending: list[Future[tuple[int, int, str]]] = []
         for (file, number, start, end), row in zip(plan.parts, counts, strict=True):
@@ -150,24 +163,17 @@ def upload_share(
             if me != owner:
                 message = b""
                 if error is None:
-                    error, message = _attempt(partial(_message, ranges[file], start, end))
+                    try:
+                        message = join_cut(ranges[file].cut(start, end))
+                    except Exception as reason:  # it is raised when all parts are through
+                        error = reason
                 link.send(message, owner, tag=_DATA)
                 continue
             messages = [link.receive(rank, tag=_DATA) for rank in others]
             if error is not None or not all(messages):
                 continue
             in_flight.acquire()
-
-            def put(
-                file: int = file, number: int = number, start: int = start, end: int = end, found: Any = messages
-            ) -> tuple[int, int, str]:
-                try:
-                    run.check_cancelled()
-                    return file, number, _put(calls, plan, ranges, file, number, start, end, found, run)
-                finally:
-                    in_flight.release()
-
-            pending.append(pool.submit(put))
+            pending.append(pool.submit(put, file, number, start, end, messages))
             error = next((one.exception() for one in pending if one.done() and one.exception()), None)  # type: ignore[assignment]  # of a job
         for one in pending:
             failed = one.exception()
@@ -190,42 +196,6 @@ def _owner(row: np.ndarray, load: np.ndarray) -> int:
     owner = int(most[load[most].argmin()]) if row.any() else 0
     load[owner] += int(row.sum())
     return owner
-
-
-def _message(ranges: ByteRanges, start: int, end: int) -> bytes:
-    return join_cut(ranges.cut(start, end))
-
-
-def _attempt(work: Callable[[], bytes]) -> tuple[Exception | None, bytes]:
-    try:
-        return None, work()
-    except Exception as error:
-        return error, b""
-
-
-def _put(
-    calls: Multipart,
-    plan: UploadPlan,
-    ranges: Sequence[ByteRanges],
-    file: int,
-    number: int,
-    start: int,
-    end: int,
-    messages: Sequence[bytes],
-    run: Run,
-) -> str:
-    block = np.zeros(end - start, dtype=np.uint8)
-    own = ranges[file].cut(start, end)
-    own.put(block)
-    for message in messages:
-        parse_cut(message).put(block)
-    path, data, tag = plan.files[file], block.tobytes(), ""
-    if plan.uploads[file]:
-        tag = calls.put(path, plan.uploads[file], number, data)
-    else:
-        calls.store.write(path, data)
-    run.count(len(own.data))
-    return tag
 
 
 class Target:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import orjson
-
 from tensordict_core import LazyStackedTensorDict
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS, SHAPES, encode_key, is_escape
@@ -106,10 +104,7 @@ def _parse(folder: Folder, *, place: str, key: Path, around: tuple[int, ...] = (
 
 def _record(document: bytes, key: Path, place: str, *, exact: bool = False) -> dict[str, Any]:
     try:
-        try:
-            record = nontensor.loads(document) if exact else orjson.loads(document)
-        except orjson.JSONDecodeError:
-            record = nontensor.loads(document)
+        record = nontensor.loads(document) if exact else nontensor.quick_loads(document)
     except ValueError as error:
         raise damaged(key, place, f"is not JSON ({error})") from None
     if not isinstance(record, dict):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from tensordict_memmap.formats.names import LEAF, META, SHAPES, FileNames, encode_key
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Leaf, Node, Parts, Value, leaves, show
@@ -155,8 +153,8 @@ def describe(node: Node) -> dict[str, bytes]:
     if isinstance(node, Parts):
         if node.class_string == LAZY:
             head = {"_type": LAZY, "_format_version": FORMAT_VERSION, "_class": "tensordict:LazyStackedTensorDict"}
-            return {META: _json({**head, **node.facts, "_count": len(node.parts)})}
-        return {META: _json({"_type": node.class_string, **node.facts})}
+            return {META: nontensor.quick_dumps({**head, **node.facts, "_count": len(node.parts)})}
+        return {META: nontensor.quick_dumps({"_type": node.class_string, **node.facts})}
     record: dict[str, Any] = {}
     elsewhere: dict[str, Any] = {}
     for name, entry in node.entries.items():
@@ -178,7 +176,7 @@ def describe(node: Node) -> dict[str, bytes]:
         record["_key_order"] = list(node.entries)
     if node.owner is not None:
         record["_owner"] = node.owner
-    return {META: _json(record)}
+    return {META: nontensor.quick_dumps(record)}
 
 
 def _leaf_record(leaf: Leaf) -> dict[str, Any]:
@@ -192,10 +190,3 @@ def _leaf_record(leaf: Leaf) -> dict[str, Any]:
         record["layout"] = "torch.jagged"
         record["ragged"] = leaf.ragged
     return record
-
-
-def _json(record: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(record)
-    except (TypeError, orjson.JSONEncodeError):  # lone surrogates in keys
-        return nontensor.dumps(record)

@@ -102,6 +102,7 @@ def _load(path: str | os.PathLike[str], inside: bool, request: LoadRequest, reso
     if not (request.moves or request.is_meta):
         remember_file(loaded, Path(os.path.abspath(path)), mode)
         annotate(loaded, "mappings", [mapping for *_, mapping in opened])
+        annotate(loaded, "metadata", opened[0][1] if opened else {})
     return loaded
 
 

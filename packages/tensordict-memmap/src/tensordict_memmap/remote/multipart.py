@@ -55,6 +55,13 @@ class Multipart:
         """Start an upload to a path; return its id."""
         return str(self._call("create_multipart_upload", path)["UploadId"])
 
+    def put_part(self, path: str, upload: str, number: int, data: bytes) -> str:
+        """Upload a part and return its tag; without an upload, write the object of this one part."""
+        if upload:
+            return self.put(path, upload, number, data)
+        self.store.write(path, data)
+        return ""
+
     def put(self, path: str, upload: str, number: int, data: bytes) -> str:
         """Upload one part; return its tag."""
         return str(self._call("upload_part", path, UploadId=upload, PartNumber=number, Body=data)["ETag"])

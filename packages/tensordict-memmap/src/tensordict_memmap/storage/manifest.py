@@ -25,10 +25,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import orjson
-
 from tensordict_memmap.engine.checksums import checksum_of
 from tensordict_memmap.formats.names import MANIFEST, PATH, check_path
+from tensordict_memmap.schema import nontensor
 from tensordict_memmap.storage.rows_committed import RowsCommitted
 
 NAME = MANIFEST
@@ -86,10 +85,7 @@ class Manifest:
             record["growing"] = self.rows_committed.record()
         if self.save_id is not None:
             record["save_id"] = self.save_id
-        try:
-            text = orjson.dumps(record)
-        except (TypeError, orjson.JSONEncodeError):  # lone surrogates in names
-            text = json.dumps(record, separators=(",", ":")).encode()
+        text = nontensor.quick_dumps(record)
         return text[:-1] + _SEAL + checksum_of(text[:-1]).encode() + b'"}' if self.is_sealed() else text
 
     def is_sealed(self) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
 import xxhash
 
 from tensordict_memmap.schema import nontensor
@@ -183,10 +182,7 @@ def resized(document: bytes, rows: int) -> bytes:
     b'{"a":{"shape":[12,2],"dtype":"torch.uint8"},"shape":[12]}'
     """
     try:
-        try:
-            record = orjson.loads(document)
-        except orjson.JSONDecodeError:
-            record = nontensor.loads(document)
+        record = nontensor.quick_loads(document)
     except ValueError:
         return document
     kind = record.get("_type") if isinstance(record, dict) else None
@@ -199,10 +195,7 @@ def resized(document: bytes, rows: int) -> bytes:
     for shape in shapes:
         shape[0] = rows
     try:
-        written = orjson.dumps(record)
-    except (TypeError, orjson.JSONEncodeError):  # lone surrogates in keys
-        try:
-            written = nontensor.dumps(record)
-        except RecursionError:
-            return document
+        written = nontensor.quick_dumps(record)
+    except RecursionError:
+        return document
     return written + b" " * (len(shapes) * (_ROOM - len(str(rows))))

@@ -52,8 +52,7 @@ __all__ = [
     "recover",
     "save_file",
     "save_folder",
-    "saving_file",
-    "saving_folder",
+    "saving",
 ]
 
 
@@ -85,15 +84,12 @@ def save_file(
     >>> pathlib.Path("greeting.txt").read_text()
     'hello'
     """
-    with saving_file(target, durable=durable, existsok=existsok, size=size) as staged:
+    with _saving_file(target, durable, existsok, size) as staged:
         write(staged)
 
 
 @contextlib.contextmanager
-def saving_file(
-    target: str | os.PathLike[str], *, durable: bool = False, existsok: bool = True, size: int = 1 << 62
-) -> Iterator[str]:
-    """Yield an empty file, which replaces the target at the end of the block unless that raises; see `save_file`."""
+def _saving_file(target: str | os.PathLike[str], durable: bool, existsok: bool, size: int) -> Iterator[str]:
     path = os.path.realpath(target)
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, "a folder has the name of the file to save; remove it first", path)
@@ -175,24 +171,31 @@ def save_folder(
             manifest = _overwrite(path, write, durable, files)
         _update_ancestors(path, manifest, durable)
         return manifest
-    with saving_folder(target, durable=durable, existsok=existsok, size=size, count=count) as stage:
+    with saving(target, is_folder=True, durable=durable, existsok=existsok, size=size, count=count) as stage:
         stage.manifest = write(stage.path)
     return stage.manifest
 
 
 @contextlib.contextmanager
-def saving_folder(
+def saving(
     target: str | os.PathLike[str],
     *,
+    is_folder: bool,
     durable: bool = False,
     existsok: bool = True,
     size: int = 1 << 62,
     count: int = 0,
 ) -> Iterator[Stage]:
-    """Yield a staging folder, which replaces the save in the target at the end of the block unless that raises.
+    """Yield a staged file or folder, which replaces the target at the end of the block unless that raises.
 
-    The block sets the ``manifest`` of the yielded `Stage`; for the arguments see `save_folder`.
+    The block sets the ``manifest`` of a folder; for the other arguments see `save_folder`.
     """
+    if not is_folder:
+        with _saving_file(target, durable, existsok, size) as staged:
+            yield Stage(staged, None)
+        return
+    if not existsok:
+        check_new(os.path.realpath(target))
     with _prepared(target, durable, size, count) as (path, stage):
         assert stage is not None
         with _committed(stage, path, durable, existsok):

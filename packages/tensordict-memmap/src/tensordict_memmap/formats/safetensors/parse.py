@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import orjson
 import torch
 
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
@@ -72,13 +71,8 @@ def parse(text: str, where: str) -> Node:
 
 def _load(text: str, where: str) -> Any:
     try:
-        try:
-            if '"non_tensor":' in text and _LONG.search(text):
-                document = nontensor.loads(text.encode("utf-8", "surrogatepass"))
-            else:
-                document = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            document = nontensor.loads(text.encode("utf-8", "surrogatepass"))
+        may_be_long = '"non_tensor":' in text and _LONG.search(text)
+        document = nontensor.loads(text) if may_be_long else nontensor.quick_loads(text)
     except ValueError as error:
         raise ValueError(f"the structure in {where} is not valid JSON: {error}; the file is damaged") from None
     if not isinstance(document, dict) or not isinstance(document.get("root"), dict):
