@@ -175,7 +175,7 @@ def test_a_failed_upload_leaves_the_earlier_save(bucket, name, options, failed):
             def broken(*arguments):
                 raise OSError("the network is gone")
 
-            upload._put = broken
+            upload.Multipart.put_part = broken
         with pytest.raises((OSError, RuntimeError), match="the network is gone"):
             sharded(content(2), mesh).save(url, **options)
         torch.distributed.barrier()
@@ -197,7 +197,7 @@ def test_a_killed_rank_leaves_the_earlier_save(bucket, killed):
             def die(*arguments):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            upload._put = die
+            upload.Multipart.put_part = die
         sharded(content(2), mesh).save(url)
 
     outcomes = bucket.start(2, work).wait()

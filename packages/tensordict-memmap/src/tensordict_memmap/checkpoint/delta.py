@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from tensordict_core.extension import TensorCollection
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import DIGITS, Extent
-from tensordict_memmap.engine.sources import FileRange
+from tensordict_memmap.engine.sources import FileRange, merged
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.safetensors.delta import DELTA, MOST_DELTAS, DeltaRecord, DeltaTensor, name_of_blocks
 from tensordict_memmap.formats.safetensors.describe import Pack, describe
@@ -243,14 +244,7 @@ def _changed_blocks(new: torch.Tensor, old: torch.Tensor, step: int) -> list[tup
                 differs[at] = None
 
     executor.run([[functools.partial(compare, start)] for start in range(0, count, chunk)])
-    blocks: list[tuple[int, int]] = []
-    for start in sorted(differs):
-        stop = min(start + step, count)
-        if blocks and blocks[-1][1] == start:
-            blocks[-1] = (blocks[-1][0], stop)
-        else:
-            blocks.append((start, stop))
-    return blocks
+    return merged((start, min(start + step, count)) for start in sorted(differs))
 
 
 # --- writing
@@ -260,11 +254,7 @@ def _write(staged: str, parts: list[_Part], metadata: dict[str, str], run: Run) 
     parts = sorted(parts, key=lambda part: -part.form.width)  # the widest first, so that each is aligned
     names = [part.tensor or "" for part in parts]
     forms = [part.form for part in parts]
-    ends: list[int] = []
-    position = 0
-    for form in forms:
-        position += form.nbytes
-        ends.append(position)
+    ends = list(accumulate(form.nbytes for form in forms))
     filled = sum(bool(form.nbytes) for form in forms)
     start = dump_header(names, forms, ends, metadata | {CHECKSUMS: reserve_checksums(filled)})
     ranges: list[Any] = [FileRange("the header", start)]
@@ -275,7 +265,7 @@ def _write(staged: str, parts: list[_Part], metadata: dict[str, str], run: Run) 
         offset = len(start) + end - part.form.nbytes
         extents.append(Extent(offset, part.form.nbytes))
         ranges += _ranges(part, offset)
-    file = FileWrite(staged, ranges, len(start) + position, extents=extents)
+    file = FileWrite(staged, ranges, len(start) + sum(form.nbytes for form in forms), extents=extents)
     run.write_files([file])
     digits = "".join(extent.checksum()[-DIGITS:] for extent in extents)
     write_checksums(staged, start, digits, durable=run.durable)

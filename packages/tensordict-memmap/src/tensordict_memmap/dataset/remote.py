@@ -30,7 +30,7 @@ from tensordict_memmap.dataset.mirror import (
     mirror,
     read_file,
 )
-from tensordict_memmap.dataset.row_numbers import row_numbers
+from tensordict_memmap.dataset.row_numbers import RowReader
 from tensordict_memmap.dataset.rows import Rows
 from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.block_cache import BLOCK_BYTES, BlockCache, CachedFile, Spans
@@ -43,7 +43,7 @@ __all__ = ["DEFAULT_CACHE_BYTES", "RemoteRows"]
 DEFAULT_CACHE_BYTES = 1 << 32
 
 
-class RemoteRows:
+class RemoteRows(RowReader):
     """The rows of a dataset at a URL.
 
     Args:
@@ -137,18 +137,15 @@ class RemoteRows:
 
     # --- rows
 
-    def __getitem__(self, index: Any) -> Any:
-        """Return rows in memory."""
-        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
-            raise RuntimeError(
-                f"{index!r} is a column of the remote dataset {self.url}, which is read by rows; index it with rows "
-                f"first, or load the column with load_memmap({self.url!r}, keys=[{index!r}])"
-            )
-        rows = row_numbers(index, len(self))
-        if isinstance(rows, int):
-            with explained(self.url):
-                return self._read(torch.tensor([rows], device="cpu"), partial(self._copy_row, rows))
-        return self._batch(rows)
+    def _column(self, key: str | tuple[str, ...]) -> Any:
+        raise RuntimeError(
+            f"{key!r} is a column of the remote dataset {self.url}, which is read by rows; index it with rows "
+            f"first, or load the column with load_memmap({self.url!r}, keys=[{key!r}])"
+        )
+
+    def _row(self, number: int) -> Any:
+        with explained(self.url):
+            return self._read(torch.tensor([number], device="cpu"), partial(self._copy_row, number))
 
     def __getitems__(self, indices: Any) -> Any:
         """Return the rows of a batch."""
@@ -159,11 +156,7 @@ class RemoteRows:
             found = self.blocks.read_present(numbers, partial(self.rows.fixed.__getitems__, numbers))
             if found is not None:
                 return found
-        return self[
-            indices
-            if isinstance(indices, torch.Tensor)
-            else torch.tensor(list(indices), dtype=torch.int64, device="cpu")
-        ]
+        return super().__getitems__(indices)
 
     def _batch(self, rows: torch.Tensor) -> Any:
         with explained(self.url):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap.dataset.row_numbers import row_numbers
+from tensordict_memmap.dataset.row_numbers import RowReader, row_numbers
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.loading.open import open_folder
 from tensordict_memmap.loading.request import LoadRequest
@@ -40,7 +40,7 @@ def new_ring(capacity: int) -> Ring:
     return Ring(capacity, capacity + max(min(capacity, _LEAST_SPARE), capacity // 8), 0)
 
 
-class RingRows:
+class RingRows(RowReader):
     """The valid rows of a ring, oldest first.
 
     Args:
@@ -71,23 +71,15 @@ class RingRows:
         if stamp != self._seen or stamp is None:
             self.ring, self._seen = latest(self.root), stamp
 
-    def __getitem__(self, index: Any) -> Any:
-        """Return copies of rows by position, 0 is the oldest and -1 the newest, or a column by its key."""
-        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
-            return self[:][index]
-        rows = row_numbers(index, len(self))
-        if isinstance(rows, int):
-            return self._checked(rows, self.slots[self._slots(rows)].clone())
+    def _column(self, key: str | tuple[str, ...]) -> Any:
+        return self[:][key]
+
+    def _row(self, number: int) -> Any:
+        return self._checked(number, self.slots[self._slots(number)].clone())
+
+    def _batch(self, rows: torch.Tensor) -> Any:
         batch = self.slots[self._slots(rows)]
         return self._checked(int(rows.min()), batch) if len(rows) else batch
-
-    def __getitems__(self, indices: Any) -> Any:
-        """Return copies of the rows of a batch."""
-        return self[
-            indices
-            if isinstance(indices, torch.Tensor)
-            else torch.tensor(list(indices), dtype=torch.int64, device="cpu")
-        ]
 
     def write(self, index: Any, value: Any) -> None:
         """Overwrite rows by position, in place."""
@@ -114,8 +106,7 @@ class RingRows:
 
 def latest(root: str) -> Ring:
     """Return the ring as the current manifest has it."""
-    manifest = ownership.read_manifest(root)
-    growth = None if manifest is None else manifest.rows_committed
+    growth = ownership.rows_committed(root)
     if growth is None or growth.ring is None:
         raise RuntimeError(f"{root} was replaced by another save, which is not a ring; open it again")
     return growth.ring

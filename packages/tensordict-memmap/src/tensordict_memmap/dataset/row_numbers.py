@@ -1,15 +1,47 @@
-"""Row numbers: an index along the one dimension of rows as numbers."""
+"""Row numbers: an index along the one dimension of rows as numbers, and readers that take such an index."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from numbers import Integral
 from typing import Any
 
 import torch
 
-__all__ = ["row_numbers"]
+__all__ = ["RowReader", "row_numbers"]
 
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+
+
+class RowReader(ABC):
+    """Something with rows, which an index reads by number, by several numbers, or as a column by its key."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    @abstractmethod
+    def _column(self, key: str | tuple[str, ...]) -> Any:
+        """Return a column."""
+
+    @abstractmethod
+    def _row(self, number: int) -> Any:
+        """Return one row."""
+
+    @abstractmethod
+    def _batch(self, rows: torch.Tensor) -> Any:
+        """Return several rows."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return rows, or a column by its key."""
+        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
+            return self._column(index)
+        rows = row_numbers(index, len(self))
+        return self._row(rows) if isinstance(rows, int) else self._batch(rows)
+
+    def __getitems__(self, indices: Any) -> Any:
+        """Return the rows of a batch."""
+        return self[indices if isinstance(indices, torch.Tensor) else list(indices)]
 
 
 def row_numbers(index: Any, rows: int) -> int | torch.Tensor:

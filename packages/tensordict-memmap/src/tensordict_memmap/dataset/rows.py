@@ -11,7 +11,7 @@ from tensordict_core import NonTensorStack
 from tensordict_memmap.calls.load import load_memmap
 from tensordict_memmap.dataset.ragged import RaggedReader
 from tensordict_memmap.dataset.ring import RingRows
-from tensordict_memmap.dataset.row_numbers import row_numbers
+from tensordict_memmap.dataset.row_numbers import RowReader
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.loading.open import open_any
@@ -41,7 +41,7 @@ class _Without(Selection):
         return
 
 
-class Rows:
+class Rows(RowReader):
     """The rows of a dataset with ragged columns.
 
     Args:
@@ -87,19 +87,12 @@ class Rows:
             td.set(key, column.whole())
         return td.lock_()
 
-    def __getitem__(self, index: Any) -> Any:
-        """Return rows, or a column by its key."""
-        if isinstance(index, str) or (isinstance(index, tuple) and index and all(isinstance(n, str) for n in index)):
-            key = (index,) if isinstance(index, str) else index
-            if key in self.ragged:
-                return self._shown(self.ragged[key].take(torch.arange(len(self), device="cpu")))
-            return self.fixed[index]
-        rows = row_numbers(index, len(self))
-        return self._row(rows) if isinstance(rows, int) else self._batch(rows)
-
-    def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Return the rows of a batch."""
-        return self[list(indices)]
+    def _column(self, key: str | tuple[str, ...]) -> Any:
+        ragged = self.ragged.get((key,) if isinstance(key, str) else key)
+        if ragged is None:
+            return self.fixed[key]
+        column = ragged.take(torch.arange(len(self), device="cpu"))
+        return column.tolist() if isinstance(column, NonTensorStack) else column
 
     def _row(self, number: int) -> Any:
         return self.joined(self.fixed[number], {key: one.row(number) for key, one in self.ragged.items()})
@@ -116,11 +109,7 @@ class Rows:
             batch.set(key, value)
         return batch
 
-    @staticmethod
-    def _shown(column: Any) -> Any:
-        return column.tolist() if isinstance(column, NonTensorStack) else column
-
 
 def _is_ring(root: str) -> bool:
-    manifest = ownership.read_manifest(root)
-    return manifest is not None and manifest.rows_committed is not None and manifest.rows_committed.ring is not None
+    growth = ownership.rows_committed(root)
+    return growth is not None and growth.ring is not None

@@ -188,8 +188,7 @@ class Writer:
 
     def _latest(self) -> RowsCommitted:
         """Return the committed rows from the current manifest."""
-        manifest = ownership.read_manifest(self.root)
-        return self.committed if manifest is None or manifest.rows_committed is None else manifest.rows_committed
+        return ownership.rows_committed(self.root) or self.committed
 
     # --- rows
 

@@ -29,7 +29,7 @@ from tensordict_memmap.distributed.errors import RankError, describe_failure, fa
 from tensordict_memmap.distributed.team import Team, has_ended, host_name
 from tensordict_memmap.engine.future import Cancelled
 
-__all__ = ["Link", "joined"]
+__all__ = ["Link", "join", "joined"]
 
 _LOOK = 0.5
 """Seconds after which a rank that waits for another one on the same machine checks whether that has ended."""
@@ -183,7 +183,7 @@ def joined(
     with team.lock:
         try:
             failure = {} if error is None else {"failure": failure_of(error)}
-            link = _join(team, request | failure, timeout, what, cancelled)
+            link = join(team, request | failure, timeout, what, cancelled)
         except RankError:
             if error is not None:
                 raise error from None
@@ -197,7 +197,8 @@ def joined(
             raise
 
 
-def _join(team: Team, request: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None) -> Link:
+def join(team: Team, request: dict[str, Any], timeout: float, what: str, cancelled: Cancelled | None = None) -> Link:
+    """Meet the other ranks; the arguments and errors are those of `joined`, and ``request`` says why a rank fails."""
     if team.size == 1:
         if (failure := request.get("failure")) is not None:
             raise describe_failure(what, {team.rank: failure})

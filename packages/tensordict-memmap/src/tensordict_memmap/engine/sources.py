@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeVar
@@ -228,6 +228,21 @@ def _from_memory(
     if not shape or strides == (width,):
         return Contiguous(part.key, address, prod(shape) * width, part.offset, keep)
     return Strided(part.key, address, shape, strides, width, part.offset, keep)
+
+
+def merged(spans: Iterable[tuple[int, int]], gap: int = 0) -> list[tuple[int, int]]:
+    """Join spans in ascending order that overlap, touch, or have at most a gap between them.
+
+    >>> merged([(0, 2), (2, 4), (5, 6)]), merged([(0, 2), (2, 4), (5, 6)], gap=1)
+    ([(0, 4), (5, 6)], [(0, 6)])
+    """
+    found: list[tuple[int, int]] = []
+    for start, end in spans:
+        if found and start <= found[-1][1] + gap:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensordict_memmap.engine.sources import collapse
+from tensordict_memmap.engine.sources import collapse, merged
 from tensordict_memmap.remote.store import Store
 
 __all__ = ["RangeReader"]
@@ -123,12 +123,6 @@ def _requests(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     fsspec has no ``cat_ranges(max_gap=...)`` yet, and its ``merge_offset_ranges`` handles spans that contain others
     only since 2026 (fsspec#1982, fsspec#2091).
     """
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1] + _MAX_GAP:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((start, end))
-    for start, end in joined:
+    for start, end in merged(sorted(spans), _MAX_GAP):
         for first in range(start, end, _MOST_REQUEST_BYTES):
             yield first, min(first + _MOST_REQUEST_BYTES, end)

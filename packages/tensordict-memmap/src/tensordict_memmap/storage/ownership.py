@@ -15,7 +15,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.names import LEAF, META
 from tensordict_memmap.storage.manifest import NAME, Manifest, folders
 from tensordict_memmap.storage.removal import remove_tree
-from tensordict_memmap.storage.rows_committed import LOCK
+from tensordict_memmap.storage.rows_committed import LOCK, RowsCommitted
 
 __all__ = [
     "JOURNAL",
@@ -34,6 +34,7 @@ __all__ = [
     "remove_owned",
     "remove_replacements",
     "remove_save",
+    "rows_committed",
     "sync_folders",
     "with_ancestors",
 ]
@@ -76,6 +77,16 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
     path = os.path.join(folder, NAME)
     data = syscalls.read_file(path)
     return None if data is None else Manifest.loads(data, where=path)
+
+
+def rows_committed(folder: str | os.PathLike[str]) -> RowsCommitted | None:
+    """Return the committed rows of a growing dataset; None for other saves.
+
+    Raises:
+        ValueError: The manifest is damaged.
+    """
+    manifest = read_manifest(folder)
+    return None if manifest is None else manifest.rows_committed
 
 
 def read_valid_manifest(folder: str | os.PathLike[str]) -> Manifest | None:
