@@ -246,7 +246,7 @@ def test_an_interrupt_of_one_rank_ends_all(ranks, target, leftovers, failed):
 # --- kills
 
 
-STEPS = [(step, killed) for step in ("join", "gather", "writes_of") for killed in (0, 1)] + [
+STEPS = [(step, killed) for step in ("joined", "gather", "writes_of") for killed in (0, 1)] + [
     ("receive", 1),
     ("scatter", 0),
 ]
@@ -263,7 +263,7 @@ def test_a_rank_that_dies_at_a_step_leaves_the_earlier_checkpoint(ranks, target,
 
             def die(*arguments, **named):
                 seen.append(1)
-                if len(seen) == 2 or step in ("join", "writes_of"):
+                if len(seen) == 2 or step in ("joined", "writes_of"):
                     os.kill(os.getpid(), signal.SIGKILL)
                 return plain(*arguments, **named)
 

@@ -68,35 +68,11 @@ def cut_into_jobs(
                 place = part.offset + start * width
                 yield part.key, functools.partial(_write_chunk, chunk, part.dtype, place), chunk.numel() * width
         elif kernels is not None and part.nbytes >= KERNEL_CALL_MIN:
-            for write, count in _kernel_jobs(part, kernels, whole_extent(part, extents)):
-                yield part.key, write, count
+            yield from _KernelWrite(part, kernels, whole_extent(part, extents)).jobs()
         else:
             for array, start in chunks(as_array(part), part.width, COPY_BYTES):
                 place = part.offset + start * part.width
                 yield part.key, functools.partial(_write_array, array, place), array.nbytes
-
-
-def _kernel_jobs(part: Strided, kernels: ModuleType, extent: Extent | None) -> Iterator[tuple[Write, int]]:
-    """Split a strided source into jobs for kernels: ranges in C order, or blocks of rows if rows are very long."""
-    width, shape = part.width, part.shape
-    layout = np.array(shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
-    axis = dense_axis(shape, part.strides)
-    behind = prod(shape[axis + 1 :])
-    unit = 1 if axis == len(shape) - 1 else _ROWS * behind
-    if unit * width <= STAGING_BYTES // 2:
-        total, count = prod(shape), extent.block // width if extent is not None else JOB_BYTES // (unit * width) * unit
-        for first in range(0, total, count):
-            last = min(first + count, total)
-            write = functools.partial(_write_range, part, kernels, layout, axis, unit, first, last, extent)
-            yield write, (last - first) * width
-        return
-    height = max(_ROWS, 64 // width)  # at least a cache line along the dense axis
-    columns = max(STAGING_BYTES // (height * width), 1)
-    for outer in range(prod(shape[:axis])):
-        for i, first in product(range(0, shape[axis], height), range(0, behind, columns)):
-            row, rows, last = outer * shape[axis] + i, min(height, shape[axis] - i), min(first + columns, behind)
-            write = functools.partial(_write_rows, part, kernels, layout, axis, row, rows, first, last)
-            yield write, rows * (last - first) * width
 
 
 _ROWS = 16
@@ -114,63 +90,69 @@ def _staging() -> int:
     return int(_local.address)
 
 
-_Layout = tuple[np.ndarray, np.ndarray]
+class _KernelWrite:
+    """The write of a strided source, which kernels pack: ranges in C order, or blocks of rows if rows are very long."""
 
+    def __init__(self, part: Strided, kernels: ModuleType, extent: Extent | None) -> None:
+        self.part, self.kernels, self.extent = part, kernels, extent
+        self.axis = dense_axis(part.shape, part.strides)
+        self.behind = prod(part.shape[self.axis + 1 :])
+        self.unit = 1 if self.axis == len(part.shape) - 1 else _ROWS * self.behind
+        shape, strides = np.array(part.shape, dtype=np.int64), np.array(part.strides, dtype=np.int64)
+        self.source = part.address, shape, strides, self.axis
 
-def _write_range(
-    part: Strided,
-    kernels: ModuleType,
-    layout: _Layout,
-    axis: int,
-    unit: int,
-    first: int,
-    last: int,
-    extent: Extent | None,
-    file: Sink,
-) -> None:
-    """Write the items ``first`` to ``last``.
+    def jobs(self) -> Iterator[tuple[object, Write, int]]:
+        """Yield the jobs, as `cut_into_jobs` does."""
+        key, shape, width, behind = self.part.key, self.part.shape, self.part.width, self.behind
+        row_bytes = self.unit * width
+        if row_bytes <= STAGING_BYTES // 2:
+            count = JOB_BYTES // row_bytes * self.unit if self.extent is None else self.extent.block // width
+            for first in range(0, prod(shape), count):
+                last = min(first + count, prod(shape))
+                yield key, functools.partial(self._write_range, first, last), (last - first) * width
+            return
+        height = max(_ROWS, 64 // width)  # at least a cache line along the dense axis
+        columns = max(STAGING_BYTES // (height * width), 1)
+        length = shape[self.axis]
+        for outer in range(prod(shape[: self.axis])):
+            for i, first in product(range(0, length, height), range(0, behind, columns)):
+                row, rows, last = outer * length + i, min(height, length - i), min(first + columns, behind)
+                write = functools.partial(self._write_rows, row, rows, first, last)
+                yield key, write, rows * (last - first) * width
 
-    Packing stops at multiples of ``unit`` items, which are whole rows. Writes end at multiples of half the staging
-    block in the file; bytes that are packed beyond that go with the next write.
-    """
-    width, staging, most = part.width, _staging(), STAGING_BYTES // 2
-    state = xxh3_64() if extent is not None else None
-    position, offset, packed = first, part.offset + first * width, 0
-    while packed or position < last:
-        wanted = most - offset % most
-        if packed < wanted and position < last:
-            end = min(-((position * width + wanted - packed) // -(unit * width)) * unit, last)
-            kernels.pack_range(staging + packed, part.address, *layout, axis, position, end, width)
-            packed += (end - position) * width
-            position = end
-        nbytes = min(wanted, packed)
-        if state is not None:
-            state.update(syscalls.view(staging, nbytes))
-        syscalls.write_at(file.fd, staging, nbytes, offset)
-        offset, packed = offset + nbytes, packed - nbytes
-        syscalls.copy(staging, staging + nbytes, packed)
-    if extent is not None and state is not None:
-        extent.put(first * width, state.intdigest())
+    def _write_range(self, first: int, last: int, file: Sink) -> None:
+        """Write the items ``first`` to ``last``.
 
+        Packing stops at multiples of ``unit`` items, which are whole rows. Writes end at multiples of half the staging
+        block in the file; bytes that are packed beyond that go with the next write.
+        """
+        width, staging, most = self.part.width, _staging(), STAGING_BYTES // 2
+        state = xxh3_64() if self.extent is not None else None
+        position, offset, packed = first, self.part.offset + first * width, 0
+        while packed or position < last:
+            wanted = most - offset % most
+            if packed < wanted and position < last:
+                end = min(-((position * width + wanted - packed) // -(self.unit * width)) * self.unit, last)
+                self.kernels.pack_range(staging + packed, *self.source, position, end, width)
+                packed += (end - position) * width
+                position = end
+            nbytes = min(wanted, packed)
+            if state is not None:
+                state.update(syscalls.view(staging, nbytes))
+            syscalls.write_at(file.fd, staging, nbytes, offset)
+            offset, packed = offset + nbytes, packed - nbytes
+            syscalls.copy(staging, staging + nbytes, packed)
+        if self.extent is not None and state is not None:
+            self.extent.put(first * width, state.intdigest())
 
-def _write_rows(
-    part: Strided,
-    kernels: ModuleType,
-    layout: _Layout,
-    axis: int,
-    row: int,
-    rows: int,
-    first: int,
-    last: int,
-    file: Sink,
-) -> None:
-    """Write, for ``rows`` steps along ``axis``, the items ``first`` to ``last`` of the axes after it, row by row."""
-    width, staging = part.width, _staging()
-    behind, nbytes = prod(part.shape[axis + 1 :]), (last - first) * width
-    kernels.pack_block(staging, part.address, *layout, axis, row, rows, first, last, width)
-    for number in range(rows):
-        offset = part.offset + ((row + number) * behind + first) * width
-        syscalls.write_at(file.fd, staging + number * nbytes, nbytes, offset)
+    def _write_rows(self, row: int, rows: int, first: int, last: int, file: Sink) -> None:
+        """Write, for ``rows`` steps along the axis, the items ``first`` to ``last`` of the axes after it, row by row."""
+        width, staging = self.part.width, _staging()
+        nbytes = (last - first) * width
+        self.kernels.pack_block(staging, *self.source, row, rows, first, last, width)
+        for number in range(rows):
+            offset = self.part.offset + ((row + number) * self.behind + first) * width
+            syscalls.write_at(file.fd, staging + number * nbytes, nbytes, offset)
 
 
 def _write_array(chunk: np.ndarray, offset: int, file: Sink) -> None:
