@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import orjson
 import xxhash
 
+from tensordict_memmap.engine.syscalls import system_text
 from tensordict_memmap.formats.detect import TREE
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.parse_tree import parse
@@ -181,10 +182,7 @@ def _has_save(url: str) -> bool:
 
 def _boot() -> str:
     """Return an id of the last boot: after a crash, blocks that count as present may not have reached the disk."""
-    try:
-        return read_file("/proc/sys/kernel/random/boot_id").decode()
-    except OSError:
-        return str(os.getpid())
+    return system_text("/proc/sys/kernel/random/boot_id") or str(os.getpid())
 
 
 def read_file(path: str) -> bytes:

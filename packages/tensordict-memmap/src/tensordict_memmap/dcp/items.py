@@ -17,7 +17,7 @@ from xxhash import xxh3_128_hexdigest
 from tensordict_memmap.distributed.assign import Assignment, Share
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import Box, Kind, ShardPlan
-from tensordict_memmap.formats.safetensors.describe import Pack
+from tensordict_memmap.formats.safetensors.header import Form
 from tensordict_memmap.schema.node import Dense, Leaf, Path, Value, show
 from tensordict_memmap.schema.plan import check_depth
 
@@ -177,13 +177,8 @@ class Described:
 
     # --- what formats use of the parts of a rank
 
-    def plan_packed(self, pack: Pack) -> tuple[ShardPlan, list[list[Part]]]:
-        """Take the order of the tensors of a safetensors file; the coordinator has no parts itself."""
-        self._order = [self._numbers[id(leaf)] for leaf in pack.leaves]
-        return ShardPlan(), []
-
-    def plan_tree(self, rows: Sequence[Leaf]) -> tuple[ShardPlan, list[list[Part]]]:
-        """Take the order of the files of a tree."""
+    def plan(self, rows: Sequence[Leaf], forms: Sequence[Form] | None) -> tuple[ShardPlan, list[list[Part]]]:
+        """Take the order of the tensors in the files; the coordinator has no parts itself."""
         self._order = [self._numbers[id(leaf)] for leaf in rows]
         return ShardPlan(), []
 

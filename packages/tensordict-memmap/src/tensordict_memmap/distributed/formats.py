@@ -17,7 +17,7 @@ from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.detect import SAFETENSORS, TREE
 from tensordict_memmap.formats.safetensors.describe import describe
-from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING
+from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, Form
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeFile, escaped_names, leaf_files, link_file, node_files
@@ -51,6 +51,11 @@ class Format(ABC):
     def __init__(self, held: LocalParts, options: SaveOptions) -> None:
         self.held = held
         self.options = options
+
+    def _plan(self, stored: Sequence[Leaf], forms: Sequence[Form] | None = None) -> None:
+        self.stored = stored
+        self.keys = [leaf.key for leaf in stored]
+        self.plan, self.parts = self.held.plan(stored, forms)
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shape of each whole tensor."""
@@ -92,9 +97,7 @@ class _Packed(Format):
         super().__init__(held, options)
         self.is_folder = options.shard_size is not None
         self.pack = describe(held.schema)
-        self.plan, self.parts = held.plan_packed(self.pack)
-        self.stored = self.pack.leaves
-        self.keys = [leaf.key for leaf in self.stored]
+        self._plan(self.pack.leaves, self.pack.forms)
 
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
         pack = self.pack
@@ -129,9 +132,7 @@ class _Tree(Format):
         super().__init__(held, options)
         self.schema = tree.name_files(held.schema)
         self.leaves = list(leaves(self.schema))
-        self.stored = [leaf for leaf in self.leaves if leaf.layout == "strided" and leaf.nbytes and leaf.alias is None]
-        self.plan, self.parts = held.plan_tree(self.stored)
-        self.keys = [leaf.key for leaf in self.stored]
+        self._plan([leaf for leaf in self.leaves if leaf.layout == "strided" and leaf.nbytes and leaf.alias is None])
 
     def layout(self, assignment: Assignment, save_id: str) -> Layout:
         writers = [0] * len(self.stored)

@@ -16,7 +16,8 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from tensordict_memmap.distributed.placements import Part, local_of, parts_of
 from tensordict_memmap.distributed.plan import Box, ShardPlan, whole
-from tensordict_memmap.formats.safetensors.describe import Pack, stored
+from tensordict_memmap.formats.safetensors.describe import stored
+from tensordict_memmap.formats.safetensors.header import Form
 from tensordict_memmap.saving.host_copy import copy_to_host
 from tensordict_memmap.schema.node import Dense, Leaf, Parts, Value, leaves, nodes, show
 from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address, plan_to_save
@@ -201,20 +202,18 @@ class LocalParts:
         parts = self.parts.get(id(source))
         return [(whole(source.shape), source.detach())] if parts is None else [stored_part(part) for part in parts]
 
-    def plan_packed(self, pack: Pack) -> tuple[ShardPlan, list[list[Part]]]:
-        """Return the plan of a safetensors save, and the parts of its tensors."""
-        found = [self.of_leaf(leaf, packed=True) for leaf in pack.leaves]
-        plan = ShardPlan()
-        for leaf, form, parts in zip(pack.leaves, pack.forms, found, strict=True):
-            plan.add(leaf.file, form.dtype, form.shape, [box for box, _ in parts])
-        return plan, found
+    def plan(self, rows: Sequence[Leaf], forms: Sequence[Form] | None) -> tuple[ShardPlan, list[list[Part]]]:
+        """Return the plan of tensors that all ranks write, and their parts.
 
-    def plan_tree(self, rows: Sequence[Leaf]) -> tuple[ShardPlan, list[list[Part]]]:
-        """Return the plan of the strided leaves of a tree, and their parts."""
-        found = [self.of_leaf(leaf, packed=False) for leaf in rows]
+        Args:
+            rows: The tensors.
+            forms: Their dtypes and shapes in safetensors files; None for a tree, which has them as they are.
+        """
+        found = [self.of_leaf(leaf, packed=forms is not None) for leaf in rows]
         plan = ShardPlan()
-        for leaf, parts in zip(rows, found, strict=True):
-            plan.add(leaf.file, leaf.dtype, leaf.shape, [box for box, _ in parts])
+        kinds: Sequence[Leaf | Form] = rows if forms is None else forms
+        for leaf, form, parts in zip(rows, kinds, found, strict=True):
+            plan.add(leaf.file, form.dtype, form.shape, [box for box, _ in parts])
         return plan, found
 
 

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore
 
+from tensordict_memmap.engine.syscalls import system_text
+
 __all__ = ["Team", "has_ended", "host_name", "process_name", "team_of"]
 
 
@@ -113,11 +115,7 @@ def _own_connection() -> Any:
 @functools.cache
 def host_name() -> str:
     """Return a name of this machine since it was started: containers may share a name of the network."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            boot = file.read().strip()
-    except OSError:
-        boot = ""
+    boot = system_text("/proc/sys/kernel/random/boot_id").strip()
     return f"{platform.node()}/{boot}/{_mounts()}"
 
 
@@ -146,9 +144,5 @@ def has_ended(name: str) -> bool:
 
 def _started(pid: int) -> str:
     """When a process started, in ticks since that of the machine; empty if it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    fields = system_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return "" if not fields or fields[0] in "ZX" else fields[19]

@@ -146,7 +146,7 @@ class _KernelWrite:
             self.extent.put(first * width, state.intdigest())
 
     def _write_rows(self, row: int, rows: int, first: int, last: int, file: Sink) -> None:
-        """Write, for ``rows`` steps along the axis, the items ``first`` to ``last`` of the axes after it, row by row."""
+        """Write, for ``rows`` steps along the axis, the items ``first`` to ``last`` behind it, row by row."""
         width, staging = self.part.width, _staging()
         nbytes = (last - first) * width
         self.kernels.pack_block(staging, *self.source, row, rows, first, last, width)

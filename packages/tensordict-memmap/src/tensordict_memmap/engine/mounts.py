@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 
+from tensordict_memmap.engine.syscalls import system_text
+
 __all__ = ["is_mount", "is_on_network"]
 
 _NETWORK = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "beegfs", "ceph", "glusterfs", "gpfs", "lustre"))
@@ -40,13 +42,8 @@ def is_on_network(path: str) -> bool:
 @functools.cache
 def _is_network(device: int, mounts: str = _MOUNTS) -> bool:
     """Return whether a device is a network file system, by the list of mounts in proc_pid_mountinfo(5)."""
-    try:
-        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return False
     number = f"{os.major(device)}:{os.minor(device)}"
-    for line in lines:
+    for line in system_text(mounts).splitlines():
         left, dash, right = line.partition(" - ")
         if dash and left.split()[2:3] == [number]:
             kind = right.split()[0]

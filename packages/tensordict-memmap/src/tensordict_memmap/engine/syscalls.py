@@ -262,13 +262,23 @@ def scatter(folder: str) -> bool:
     return True
 
 
+def system_text(path: str) -> str:
+    """Return the text of a file in ``/proc``; empty if this system has no such file, or this user may not read it.
+
+    >>> system_text("/proc/absent")
+    ''
+    """
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def most_mappings() -> int | None:
     """Return the maximum number of mappings of a process; None if unknown."""
-    try:
-        with open("/proc/sys/vm/max_map_count") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
+    text = system_text("/proc/sys/vm/max_map_count")
+    return int(text) if text else None
 
 
 def prefer_huge_pages(address: int, nbytes: int) -> None:

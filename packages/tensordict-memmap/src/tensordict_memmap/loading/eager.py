@@ -180,11 +180,8 @@ def is_worth_reading(path: str | os.PathLike[str], loaded: Any) -> bool:
 
 def free_memory() -> int:
     """Return the bytes of memory that programs may take; 0 if the system does not report it."""
-    try:
-        with open("/proc/meminfo") as file:
-            found = next((line for line in file if line.startswith("MemAvailable:")), None)
-    except OSError:
-        return 0
+    lines = syscalls.system_text("/proc/meminfo").splitlines()
+    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
     return int(found.split()[1]) * 1024 if found is not None else 0
 
 

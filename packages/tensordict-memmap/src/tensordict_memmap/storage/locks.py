@@ -243,22 +243,18 @@ def _lock_name(folder: str) -> str:
 
 def _holder(fd: Descriptor) -> str:
     """Return a description of the process that holds the lock of a file, from ``/proc/locks``."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with contextlib.suppress(OSError, ValueError):
         inode = str(os.fstat(fd.fileno()).st_ino)
-        with open("/proc/locks") as file:
-            for line in file:
-                kind, _, _, process, place = line.split()[1:6]
-                if kind == "FLOCK" and place.rpartition(":")[2] == inode:
-                    return f"process {process} ({_command(process)})"
+        for line in syscalls.system_text("/proc/locks").splitlines():
+            kind, _, _, process, place = line.split()[1:6]
+            if kind == "FLOCK" and place.rpartition(":")[2] == inode:
+                return f"process {process} ({_command(process)})"
     return "another process"
 
 
 def _command(process: str) -> str:
-    try:
-        with open(f"/proc/{process}/cmdline", "rb") as file:
-            return " ".join(file.read(100).replace(b"\0", b" ").decode(errors="replace").split())
-    except OSError:
-        return "of another user or machine"
+    words = syscalls.system_text(f"/proc/{process}/cmdline")[:100].replace("\0", " ").split()
+    return " ".join(words) or "of another user or machine"
 
 
 def _close_copies() -> None:
