@@ -68,7 +68,6 @@ class Count:
 def read_ranges(
     reads: Iterable[Read],
     *,
-    threads: int | None = None,
     check: Callable[[str, int], None] | None = None,
     count: Count | None = None,
 ) -> None:
@@ -76,7 +75,6 @@ def read_ranges(
 
     Args:
         reads: The boxes.
-        threads: The number of threads; chosen for the machine if None.
         check: A function that is called with the path and the descriptor of each file, to refuse one that was replaced.
         count: Counts the bytes that are read.
 
@@ -107,7 +105,7 @@ def read_ranges(
             jobs = [job for read in wanted for job in _jobs(fd, path, read)]
             if count is not None:
                 count.nbytes += sum(read.out.nbytes for read in wanted)
-            executor.run([jobs], threads=threads)
+            executor.run([jobs])
 
 
 def _check_size(fd: int, path: str, reads: Iterable[Read]) -> None:
@@ -135,7 +133,7 @@ def _jobs(fd: int, path: str, read: Read) -> Iterator[executor.Job]:
         first = run_offsets(part, outer, 0, 1)[0]
         for position in range(0, run, JOB_BYTES):
             nbytes = min(JOB_BYTES, run - position)
-            yield partial(_read_run, fd, path, out, address + position, nbytes, first + position)
+            yield partial(syscalls.read_into, fd, address + position, nbytes, first + position, path)
     elif run >= READ_RUN_MIN:
         most = max(JOB_BYTES // run, 1)
         for first in range(0, runs, most):
@@ -147,10 +145,6 @@ def _jobs(fd: int, path: str, read: Read) -> Iterator[executor.Job]:
             place = np.unravel_index(number, out.shape)
             offset = start + sum(int(index) * step for index, step in zip(place, strides, strict=True))
             yield partial(_copy_short_runs, fd, path, chunk, offset, strides)
-
-
-def _read_run(fd: int, path: str, keep: torch.Tensor, address: int, nbytes: int, offset: int) -> None:
-    syscalls.read_into(fd, address, nbytes, offset, path)
 
 
 def _read_runs(fd: int, path: str, part: Scattered, outer: int, run: int, first: int, count: int) -> None:

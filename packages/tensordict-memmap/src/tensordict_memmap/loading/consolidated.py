@@ -11,12 +11,11 @@ import torch
 
 from tensordict_core.extension import annotate
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.consolidated import FIELDS, Exact, end_of_leaves, parse, parse_extra
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import build
-from tensordict_memmap.tensor.mapping import MODES, Mapping, check_mode
+from tensordict_memmap.tensor.mapping import Mapping, check_mode, open_file
 
 __all__ = ["bytes_of", "from_consolidated"]
 
@@ -65,8 +64,8 @@ def bytes_of(mapping: Mapping) -> torch.Tensor:
 
 
 def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
-    flags = syscalls.NO_WAIT | syscalls.BINARY
-    with Descriptor(os.open, where, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY)) as file:
+    file, mode = open_file(where, mode)
+    with file:
         fd = file.fileno()
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or info.st_size < 8:
@@ -89,7 +88,7 @@ def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
             except (ValueError, KeyError, TypeError) as error:
                 raise _no_such_file(where, f"the exact forms of its values are damaged ({error})") from None
         if size:
-            mapping = Mapping(fd, where, size, mode="r+" if MODES[mode] else "r", info=info)
+            mapping = Mapping(fd, where, size, mode=mode, info=info)
         else:
             mapping = Mapping.nothing(where)
     return record, exact, mapping

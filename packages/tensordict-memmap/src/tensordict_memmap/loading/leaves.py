@@ -23,13 +23,10 @@ from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import is_possible
 from tensordict_memmap.schema.nested import nested_of
 from tensordict_memmap.schema.node import Leaf, show
-from tensordict_memmap.tensor.mapping import Mapping
+from tensordict_memmap.tensor.mapping import Mapping, open_file
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 __all__ = ["LeafOpener", "check_mappable"]
-
-_FLAGS = syscalls.NO_LINK | syscalls.NO_WAIT | syscalls.BINARY
-
 
 _MANY = 10_000
 """The number of files from which the limit of mappings is checked."""
@@ -135,15 +132,8 @@ class LeafOpener:
 
     def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[Descriptor, str]:
         """Open an existing file; return its descriptor, and the mode that it can be mapped with."""
-        mode = self.mode
         try:
-            if mode is None or mode == "r+":
-                try:
-                    return Descriptor(os.open, path, os.O_RDWR | _FLAGS), "r+"
-                except OSError as error:
-                    if mode is not None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                        raise
-            return Descriptor(os.open, path, os.O_RDONLY | _FLAGS), mode or "r"
+            return open_file(path, self.mode, flags=syscalls.NO_LINK)
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(
                 f"the file of key {show(leaf.key)}, {path} ({nbytes} bytes {_reason(leaf)}), is missing; restore it or "

@@ -22,7 +22,6 @@ import torch
 
 from tensordict_core.extension import Meta, annotate
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.delta import DELTA
 from tensordict_memmap.formats.safetensors.describe import RECORD
@@ -50,6 +49,7 @@ from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import unreplaced
 from tensordict_memmap.tensor.mapping import MODES
 from tensordict_memmap.tensor.mapping import Mapping as FileMapping
+from tensordict_memmap.tensor.mapping import open_file as open_mapped
 
 __all__ = [
     "Opened",
@@ -214,8 +214,8 @@ def _shard(folder: str, name: str) -> str:
 
 def open_file(path: str, mode: str, verify: str) -> Opened:
     """Map one safetensors file."""
-    flags = syscalls.NO_WAIT | syscalls.BINARY
-    with Descriptor(os.open, path, flags | (os.O_RDWR if MODES[mode] else os.O_RDONLY)) as file:
+    file, mode = open_mapped(path, mode)
+    with file:
         fd = file.fileno()
         start, header = read_header(fd, path)
         if verify == "full":
@@ -226,7 +226,6 @@ def open_file(path: str, mode: str, verify: str) -> Opened:
         data_size = info.st_size - len(start)
         place = os.path.abspath(path)
         if data_size:
-            mode = "r+" if MODES[mode] else "r"
             mapping = FileMapping(fd, place, data_size, offset=len(start), mode=mode, info=info)
         else:
             mapping = FileMapping.nothing(place)

@@ -40,6 +40,27 @@ def check_mode(mode: str | None) -> None:
         )
 
 
+def open_file(path: str, mode: str | None, *, flags: int = 0) -> tuple[Descriptor, str]:
+    """Open an existing file; return its descriptor, and ``"r+"`` or ``"r"``, the mode that it can be mapped with.
+
+    Args:
+        path: The path.
+        mode: The mode; None is ``"r+"`` if the file may be written to, else ``"r"``.
+        flags: More flags for ``os.open``.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    flags |= syscalls.BINARY | syscalls.NO_WAIT
+    if mode is None or MODES[mode]:
+        try:
+            return Descriptor(os.open, path, os.O_RDWR | flags), "r+"
+        except OSError as error:
+            if mode is not None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+    return Descriptor(os.open, path, os.O_RDONLY | flags), "r"
+
+
 class Place(NamedTuple):
     """The position of a mapped range.
 
@@ -190,24 +211,14 @@ class Mapping:
             OSError: The file cannot be opened.
         """
         check_mode(mode)
-        file = None
-        if mode is None or MODES[mode]:
-            try:
-                file = Descriptor(os.open, filename, os.O_RDWR | syscalls.BINARY | syscalls.NO_WAIT)
-            except PermissionError:
-                if mode is not None:
-                    raise
-            except OSError as error:
-                if mode is not None or error.errno != errno.EROFS:
-                    raise
-        mode = "r+" if file is not None else "r"
-        with file or Descriptor(os.open, filename, os.O_RDONLY | syscalls.BINARY | syscalls.NO_WAIT) as opened:
-            info = os.fstat(opened.fileno())
+        file, mode = open_file(filename, mode)
+        with file:
+            info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode):
                 raise ValueError(f"{filename} is a pipe, a device or a folder, and a mapping needs a file; pass a file")
             if nbytes is None:
                 nbytes = max(info.st_size - offset, 0)
-            return cls(opened.fileno(), os.path.abspath(filename), nbytes, offset=offset, mode=mode, info=info)
+            return cls(file.fileno(), os.path.abspath(filename), nbytes, offset=offset, mode=mode, info=info)
 
     @classmethod
     def anonymous(cls, nbytes: int) -> Mapping:

@@ -168,13 +168,12 @@ def _are_apart(leaves: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
     return all(one[1] <= other[0] for one, other in pairwise(spans))
 
 
-def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = None) -> None:
+def copy_into(dst: torch.Tensor, src: torch.Tensor) -> None:
     """Copy ``src`` into ``dst``, which may map a file; convert and broadcast like ``Tensor.copy_``.
 
     Args:
         dst: The target, changed in place.
         src: The new values, a tensor that broadcasts to the shape of ``dst``.
-        threads: The number of threads for writes to a file.
 
     >>> dst = torch.zeros(2, 3)
     >>> copy_into(dst, torch.arange(3))
@@ -182,6 +181,6 @@ def copy_into(dst: torch.Tensor, src: torch.Tensor, *, threads: int | None = Non
     tensor([0., 1., 2.])
     """
     if is_unfilled(dst, src) or dst.nbytes >= THREADED_COPY_MIN:
-        write_leaves(["source"], [dst], [src.expand(dst.shape)], threads=threads)
+        write_leaves(["source"], [dst], [src.expand(dst.shape)])
     else:
         torch.Tensor.copy_(dst, src)
