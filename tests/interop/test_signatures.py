@@ -30,6 +30,7 @@ EXCEPTIONS = {
     # non-tensor data has the names of tensordicts
     "MetaData.copy_": {"by name"},
     "MetaData.set": {"by name"},
+    "TensorAttrs.set": {"by name"},
     "MetaData.set_at_": {"by position", "by name"},
     "NonTensorStack.from_dict": {"stack_dim_name", "stack_dim"},  # those of lazy stacks, which it is not here
     "TensorAttrs.update_": {"by position", "inplace"},  # it is in place

@@ -124,13 +124,15 @@ class UpdatesValues(SharesValues, abstract=True):
             keys_to_update: Has no effect.
 
         Raises:
-            ValueError: This is `NonTensorData`, which has one value for all positions, and the source another one.
+            ValueError: This is `NonTensorData`, which has one value for all positions.
             TypeError: The source is not non-tensor data.
 
         >>> from tensordict_core import NonTensorData, NonTensorStack
         >>> NonTensorStack("a", "b").update_at_(NonTensorData("c"), 0).tolist()
         ['c', 'b']
         """
+        if self._is_shared:
+            raise errors.part_of_value()
         if not is_values(input_dict_or_td):
             raise errors.no_value_source(input_dict_or_td)
         self._index_put(Index(idx, self._meta.batch_size), input_dict_or_td)
