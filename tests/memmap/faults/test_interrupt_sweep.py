@@ -9,7 +9,7 @@ A bytecode that an operation executes several times is swept at its first execut
 bytecodes between the end of a ``with`` block and the call of ``__exit__``, and those that enter a handler: Python
 checks for signals at calls, loops and the begin of functions, so nothing arrives there, and no lock of Python could be
 released otherwise. With every change some of the boundaries are swept, on a disk; in the long tests all of them, in
-memory.
+memory: 168,548 of 20 operations took 20 minutes of processor time, and 68 minutes on a machine with other work.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def unswept(code: CodeType) -> frozenset[int]:
         is_exit = names[:3] == ["LOAD_CONST"] * 3 and names[3:] in (["PRECALL", "CALL"], ["CALL", "POP_TOP"])
         if is_exit and all(one.argval is None for one in after[:3]) and after[3].arg == 2:
             found.update(one.offset for one in after)
-            if number and steps[number - 1].opname == "NOP":  # that of `pass`
+            if number and steps[number - 1].opname in ("NOP", "SWAP"):  # of `pass`, and of `return` with a value
                 found.add(steps[number - 1].offset)
         if step.opname in ("PUSH_EXC_INFO", "WITH_EXCEPT_START", "RERAISE", "POP_EXCEPT", "COPY", "CHECK_EXC_MATCH"):
             found.add(step.offset)
