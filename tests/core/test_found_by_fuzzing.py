@@ -456,3 +456,20 @@ def test_a_name_that_only_some_elements_have_is_taken():
     stack = lazy_stack([TensorDict({"a": torch.ones(2)}), TensorDict({"a": torch.ones(3)}), TensorDict({})])
     with pytest.raises(KeyError, match="delete or rename"):
         TensorDict({"b": torch.ones(3), "stack": stack}, [3]).rename_keys({"b": ("stack", "a")})
+
+
+def test_unlock_reaches_nested_tensordicts_that_are_locked_alone():
+    td = TensorDict({"n": TensorDict({"m": TensorDict({"a": 1})})})
+    td["n", "m"].lock_()
+    with td.unlock_():
+        assert not td["n", "m"].is_locked
+    assert not td["n", "m"].is_locked and not td.is_locked
+    rows = lazy_stack([TensorDict({"a": 1}).lock_(), TensorDict({"a": 2})])
+    assert not rows.unlock_().tensordicts[0].is_locked
+
+
+def test_a_ragged_stack_checks_the_size_of_repeated_rows():
+    stack = lazy_stack([TensorDict({"a": torch.ones(2, n)}, [2]) for n in (1, 3)])
+    with pytest.raises(RuntimeError):
+        stack.repeat_interleave(2, 1, output_size=5)
+    assert stack.repeat_interleave(2, 1, output_size=4).batch_size == (2, 4)

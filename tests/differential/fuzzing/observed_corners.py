@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from fuzzing.calls import Program
 from fuzzing.outcomes import Difference
@@ -20,6 +21,14 @@ def _is_cut_by_vmap(program: Program, difference: Difference) -> bool:
         return False
     theirs, ours = ast.literal_eval(difference.theirs), ast.literal_eval(difference.ours)
     return len(theirs) < len(ours) and ours[: len(theirs)] == theirs
+
+
+def _is_broadcast_once(program: Program, difference: Difference) -> bool:
+    """Whether a new entry of a source without batch size has the batch dims of ours before its own dimensions."""
+    source = re.search(r"TensorDict\(\{'q': t\((\[.*?\]).*batch_size=\[\]\)", str(program.call))
+    if not program.call.name.startswith("setitem") or difference.kind != "shape" or source is None:
+        return False
+    return ast.literal_eval(difference.ours) == (*program.x.batch, *ast.literal_eval(source[1]))
 
 
 CORNERS = (
@@ -82,6 +91,21 @@ CORNERS = (
         ours="Failed to stack tensors .* under the key",
         text=r"I\[(.*, )?\.\.\., ",
     ),
+    seen(
+        "`lazy.to(batch_size=...)`",
+        calls="to",
+        kind="^TypeError > RuntimeError",
+        theirs="Cannot pass batch-size to a Lazy",
+        ours="incompatible with the batch-size",
+        kinds="lazy.*ragged",
+    ),
+    seen(
+        "`names=` of another iterable",
+        kind="^KeyError > result",
+        theirs="^KeyError: 0$",
+        text=r"names=\{'q': 1\}",
+    ),
+    Rule("a source of another batch size", _is_broadcast_once),
     seen(
         "a call with two faults",
         calls="cat_tensors",

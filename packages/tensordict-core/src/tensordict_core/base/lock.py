@@ -159,9 +159,7 @@ class Locking(Node):
         >>> td.is_locked
         True
         """
-        if self.is_locked:
-            _unlock(self)
-            self._set_exit(_lock_after)
-        else:
-            self._set_exit(None)
+        was_locked = self.is_locked
+        _unlock(self)  # nested tensordicts can be locked without this one
+        self._set_exit(_lock_after if was_locked else None)
         return self

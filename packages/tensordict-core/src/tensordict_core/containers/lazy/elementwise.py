@@ -165,7 +165,8 @@ class LazyElementwise(TensorDictBase, abstract=True):
         at = self.stack_dim if dim is None else normal_dim(dim, self._meta.batch_size)
         if at != self.stack_dim and self._is_ragged():
             inner = at - (at > self.stack_dim)
-            result = self._restacked([td.repeat_interleave(repeats, inner) for td in self.tensordicts])
+            parts = [td.repeat_interleave(repeats, inner, output_size=output_size) for td in self.tensordicts]
+            result = self._restacked(parts)
             return self._in_place(result.lock_() if self._locked else result, inplace)
         return super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
 
