@@ -229,7 +229,7 @@ CORNERS = (
         kind="^RuntimeError > result",
         theirs="indexed destination TensorDict batch size",
         kinds="nested",
-        text=r"update_at_\(y, .*(None|True)",
+        text=r"update_at_\((input_dict_or_td=)?y, .*(None|True)",
     ),
     seen(
         '`stack.set("a", value, inplace=True)`',

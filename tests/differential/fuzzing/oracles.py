@@ -215,6 +215,9 @@ def _with_fewer_faults(program: Program) -> Iterator[Program]:
         yield _all_changed(change, program)
     for first, second in dict.fromkeys(re.findall(r"'(\w)'(?:, '(\w)'\))?", str(program.call))):
         yield replace(program, x=_with_entry(program.x, first, second))
+    for name, node in program.operands.items():
+        for path in structures.paths(node):
+            yield replace(program, operands={**program.operands, name: structures.without(node, path)})
     for path in structures.paths(program.x):
         if repr(path[-1]) not in str(program.call):
             operands = {name: structures.without(node, path) for name, node in program.operands.items()}
