@@ -301,8 +301,10 @@ def changes_x_as_without(name: str) -> Callable[[Program, Difference], bool]:
         if arguments == program.call.arguments or "ragged" not in program.x.label:
             return False
         simple = replace(program, call=replace(program.call, arguments=arguments))
-        ends = [programs.run(one, space).values for one, space in ((simple, spaces()[0]), (program, spaces()[1]))]
-        return all(ends) and not list(differences(ends[0]["x"], ends[1]["x"]))
+        expected, given = programs.run(simple, spaces()[0]), programs.run(program, spaces()[1])
+        if expected.error is not None or given.error is not None:
+            return False
+        return not list(differences((expected.values or {})["x"], (given.values or {})["x"]))
 
     return matches
 
@@ -350,9 +352,11 @@ def indexes_the_text(program: Program, difference: Difference) -> bool:
     if program.call.name != "get_at" or program.x.kind != "class":
         return False
     call = replace(program.call, template=f"{program.call.template}.tolist()")
-    values = programs.run(replace(program, x=_changed(program.x, _plain), call=call), spaces()[0]).values
-    given = programs.run(program, spaces()[1]).values
-    return bool(values and given) and not list(differences(values["result"], given["result"]))
+    expected = programs.run(replace(program, x=_changed(program.x, _plain), call=call), spaces()[0])
+    given = programs.run(program, spaces()[1])
+    if expected.error is not None or given.error is not None:
+        return False
+    return not list(differences((expected.values or {})["result"], (given.values or {})["result"]))
 
 
 def _with_colons(program: Program) -> Program:
