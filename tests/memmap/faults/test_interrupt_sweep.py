@@ -277,6 +277,6 @@ def test_an_exception_at_any_bytecode_of_a_module_leaves_nothing_open_or_mapped(
 def test_an_exception_at_any_bytecode_leaves_everything_usable(name, record_property):
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         total, different, swept = sweep(CASES[name], boundaries, Path(folder))
-    assert swept > 0.95 * different
+    assert swept > 0.9 * different
     record_property("boundaries", f"{name}: {different} of {total} boundaries swept, {swept} reached")
     print(f"{name}: {total} bytecodes, {different} boundaries, {swept} interrupted")
