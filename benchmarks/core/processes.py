@@ -28,8 +28,6 @@ from torch.utils.data import DataLoader
 
 from benchmarks.contenders import NotThereError, core, reference
 
-__all__ = ["CHANNELS", "SIZES", "Channel", "contenders", "rates"]
-
 SIZES = {"1 KiB": 1 << 10, "100 KiB": 100 << 10, "10 MiB": 10 << 20}
 NAMES = ("obs", "action", "reward")
 Run = Callable[[], Any]

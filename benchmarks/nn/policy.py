@@ -15,8 +15,6 @@ from torch.func import functional_call, stack_module_state
 
 from benchmarks.contenders import core, found, reference
 
-__all__ = ["PROGRAMS", "Program", "library", "train"]
-
 ROWS = 16
 
 

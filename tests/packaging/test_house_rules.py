@@ -60,6 +60,36 @@ def test_no_folder_has_more_than_20_modules() -> None:
     assert {folder: count for folder, count in counts.items() if count > FULLEST_FOLDER} == {}
 
 
+def passes_on_names(tree: ast.Module) -> bool:
+    """Whether a module lists names in ``__all__`` that it imports from others."""
+    imported = {
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return any(isinstance(name, ast.Constant) and name.value in imported for name in ast.walk(node.value))
+    return True
+
+
+def test_only_interfaces_list_their_names() -> None:
+    """Privacy is decided by the `__init__.py` of a package and by `extension.py`, which pass on names of modules."""
+    modules = [path for path in sources() if "src" in path.parts and path.name != "__init__.py"]
+    assert [shown(path) for path in modules if not passes_on_names(ast.parse(path.read_text()))] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ('__all__ = ["a"]\na = 1', False),
+        ('from m import a\n__all__ = ["a"]', True),
+        ('from m import b\n__all__ = ["a"]\na = b', False),
+        ("a = 1", True),
+    ],
+)
+def test_the_scan_finds_lists_of_own_names(text: str, passes: bool) -> None:
+    assert passes_on_names(ast.parse(text)) is passes
+
+
 def test_what_linters_and_type_checkers_ignore_has_a_reason() -> None:
     lines = [
         f"{shown(path)}:{number}: {line.strip()}"

@@ -9,8 +9,6 @@ from typing import Any
 from fuzzing import structures
 from fuzzing.structures import Node, Tensor
 
-__all__ = ["Arguments"]
-
 JUNK = ("None", "-1", "7", "'no'", "1.5", "[]", "()", "object()", "t([5, 5])", "{'q': 1}", "True", "'a'", "slice(0, 1)")
 DTYPES = ("torch.float32", "torch.float64", "torch.int64", "torch.bool", "torch.float16")
 

@@ -11,8 +11,6 @@ from fuzzing import structures
 from fuzzing.arguments import Arguments
 from fuzzing.structures import Node
 
-__all__ = ["Call", "Program", "call_names", "program"]
-
 # Methods that need other processes, other hardware, files (tests of formats compare those), modules, or memory.
 LEFT_OUT = frozenset(
     [

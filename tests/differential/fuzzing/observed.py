@@ -10,8 +10,6 @@ from fuzzing.observed_writes import WRITES
 from fuzzing.predicates import seen
 from fuzzing.words import MORE, NO_KEY, SUMS, VALUES
 
-__all__ = ["OBSERVED"]
-
 OBSERVED = (
     # errors of both
     seen("equal dim names", ours="names are non-unique"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fuzzing.predicates import seen
 from fuzzing.words import IN_PLACE, MORE, RESHAPES, SUMS, VALUES
 
-__all__ = ["CONTAINERS"]
-
 CONTAINERS = (
     seen(
         "`td == tensor` and other comparisons of nested lazy",

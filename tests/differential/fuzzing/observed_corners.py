@@ -10,8 +10,6 @@ from fuzzing.outcomes import Difference
 from fuzzing.predicates import Rule, overlapping_keys, seen
 from fuzzing.words import SUMS
 
-__all__ = ["CORNERS"]
-
 RAGGED = "operations of a lazy stack whose elements"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fuzzing.predicates import seen
 from fuzzing.words import MORE
 
-__all__ = ["RARE"]
-
 ERROR = "^[A-Za-z_]*Error > result$"
 
 RARE = (

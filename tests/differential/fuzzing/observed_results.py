@@ -5,8 +5,6 @@ from __future__ import annotations
 from fuzzing.predicates import seen
 from fuzzing.words import ADDS, ARITHMETIC, IN_PLACE, LOGIC, SUMS, VALUES, WHOLE
 
-__all__ = ["RESULTS"]
-
 RESULTS = (
     seen(
         "the locks of results of `pow",

@@ -10,8 +10,6 @@ from fuzzing.oracles import changes_x_as_without, rows_move
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import Rule, has, seen
 
-__all__ = ["WRITES"]
-
 RAGGED = "operations of a lazy stack whose elements"
 UNBATCHED = "`UnbatchedTensor` entries of reductions"
 

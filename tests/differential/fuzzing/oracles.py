@@ -24,19 +24,6 @@ from fuzzing.outcomes import Broken, Difference, Leaf, Tree, differences, rows
 from fuzzing.predicates import both_refuse, keeps_more, spaces
 from fuzzing.structures import Node
 
-__all__ = [
-    "DECIDED",
-    "as_dense",
-    "as_tensordict",
-    "beside_values",
-    "changes_x_as_without",
-    "indexes_the_text",
-    "named_as_by_position",
-    "names_one_fault",
-    "rows_move",
-    "without_ellipsis",
-]
-
 Change = Callable[[Node], Node]
 Explain = Callable[[Program, list[Difference]], str | None]
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Broken", "Difference", "Leaf", "Outcome", "Tree", "describe", "differences", "rows"]
-
 _SAME_NAME = {"_SubTensorDict": "SubTensorDict", "TensorDictView": "SubTensorDict", "_LockedNonTensorStack": ""}
 
 

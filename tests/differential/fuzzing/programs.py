@@ -20,8 +20,6 @@ from fuzzing import structures
 from fuzzing.calls import Program
 from fuzzing.outcomes import Difference, Outcome, describe, differences, storages
 
-__all__ = ["compare", "is_of_type", "message", "namespace", "run", "shrink"]
-
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "float16", "int64", "int32", "bool")}
 
 

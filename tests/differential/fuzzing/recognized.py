@@ -23,8 +23,6 @@ from fuzzing.predicates import (
 )
 from fuzzing.structures import Node
 
-__all__ = ["RECOGNIZED"]
-
 VMAP = re.compile(r"in_dims=|vmap maps dimension|in the mapped dimension|at least one Tensor to vmap")
 PARTS = ("reshape", "flatten", "repeat", "repeat_interleave", "where", "unflatten", "torch.where", "torch.flatten",
          "tile", "tensor_split", "expand_as", "broadcast_to", "softmax", "empty", "masked_select", "expand", "narrow",

@@ -12,8 +12,6 @@ from typing import Any
 from fuzzing import calls, programs, rules
 from fuzzing.outcomes import Difference
 
-__all__ = ["Cluster", "Findings", "cluster", "open_clusters", "search"]
-
 Cluster = tuple[str, str, str]
 """The call, the place (the result, the call itself, or a variable), and the kind of a difference."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Node", "Path", "Tensor", "Unbatched", "Value", "Values", "container", "filled", "like", "paths", "without"]
-
 Path = tuple[str, ...]
 NAMES = ("a", "b", "c", "n", "m")
 POOLS = {"float": ("float32",) * 3 + ("float64",), "int": ("int64",) * 3 + ("int32",), "bool": ("bool",)}

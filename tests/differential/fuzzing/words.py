@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ADDS", "ARITHMETIC", "IN_PLACE", "LOGIC", "MORE", "NO_KEY", "RESHAPES", "SUMS", "VALUES", "WHOLE"]
-
 VALUES = "NonTensor"
 ARITHMETIC = "expand_as|all|any|apply|named_apply|norm|new_.*|prod|nansum|sum|add|sub|mul|div|reflected .*|operator .*"
 ADDS = "add|r?sub|mul|div|pow|(operator|reflected) [-+*/]|operator [*][*]|torch[.](add|mul|sub)"

@@ -26,8 +26,6 @@ from tensordict_class.transform import Constructed, Transforming
 from tensordict_core import TensorDict
 from tensordict_core.extension import operations
 
-__all__ = ["TensorClass"]
-
 add_constructors(Instance)
 
 CastFilter = Callable[[tuple[str, ...], Any], bool]

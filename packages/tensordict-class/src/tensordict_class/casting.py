@@ -21,8 +21,6 @@ from tensordict_class.flags import Flags
 from tensordict_core import NonTensorData, TensorDict
 from tensordict_core.extension import Meta, TensorCollection, constant_when_traced, is_compiling, to_entry
 
-__all__ = ["Annotation", "Rule", "check_tensor_type", "class_of", "rule_for"]
-
 Rule = Callable[[Any, Meta], Any]
 """Takes a value (never ``None``) and the metadata of the instance, and returns the entry to store."""
 

@@ -18,8 +18,6 @@ from tensordict_class.fields import Declaration
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, as_batch_size, as_device, as_names, dense, dense_locked
 
-__all__ = ["META_ARGUMENTS", "WRITTEN", "write_init"]
-
 META_ARGUMENTS = ("batch_size", "device", "names", "lock")
 """The keyword arguments of every constructor besides the fields."""
 

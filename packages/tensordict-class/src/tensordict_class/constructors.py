@@ -9,8 +9,6 @@ from typing import Any
 from tensordict_core import TensorDict
 from tensordict_core.extension import TensorCollection, TensorDictBase
 
-__all__ = ["add_constructors"]
-
 _NAMES = (
     *("from_any", "from_list", "from_tuple", "from_namedtuple", "from_pytree", "from_struct_array"),
     *("fromkeys", "from_module", "from_modules", "from_schema"),

@@ -10,8 +10,6 @@ import torch
 from tensordict_class.base import TensorClass
 from tensordict_class.derive import convert_dataclass
 
-__all__ = ["from_dataclass"]
-
 
 def from_dataclass(
     obj: Any,

@@ -10,8 +10,6 @@ from tensordict_class.base import CastFilter, TensorClass
 from tensordict_class.derive import derive, move_cells
 from tensordict_core.extension import check_options, with_options
 
-__all__ = ["tensorclass"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from tensordict_class.construct import WRITTEN
 from tensordict_class.fields import has_no_default
 from tensordict_core import TensorDict
 
-__all__ = ["convert_dataclass", "derive", "make_instance", "move_cells"]
-
 _GENERATED = frozenset(
     {"__dict__", "__weakref__", "__dataclass_fields__", "__dataclass_params__", "__match_args__"}
     | {"_rules", "_types", "_flags", "_declaration", "_casts", "_plain", "_restarts"}

@@ -6,20 +6,6 @@ from collections.abc import Iterable
 from dataclasses import FrozenInstanceError
 from typing import Any
 
-__all__ = [
-    "cannot_cast",
-    "exclusive",
-    "foreign_keys",
-    "frozen_field",
-    "list_length",
-    "not_tensor_type",
-    "other_class",
-    "reserved_name",
-    "unknown_attribute",
-    "unknown_flag",
-    "unset_field",
-]
-
 
 class CannotCastError(TypeError, ValueError, RuntimeError):
     """A value cannot be cast to the annotated type of its field."""

@@ -16,8 +16,6 @@ from torch import Tensor
 from tensordict_class import errors
 from tensordict_core.extension import TensorCollection
 
-__all__ = ["Declaration", "declare", "default_of", "has_no_default", "install_readers", "reader"]
-
 _ALWAYS_FREE = frozenset({"data", "isinf", "long", "short"})
 """Members that a field may hide without ``shadow``: classes of saved data have fields of these names."""
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from tensordict_class import errors
 
-__all__ = ["BRACKET_FLAGS", "NO_FLAGS", "Flags", "flagged"]
-
 
 class Flags(NamedTuple):
     """The flags of one tensorclass.

@@ -30,8 +30,6 @@ from tensordict_core.extension import (
     type_name,
 )
 
-__all__ = ["Forwarding", "hide_annotations", "make_known"]
-
 
 def _forwarded(name: str) -> Any:
     """Make a method that calls the wrapped container's method ``name`` and returns its result unchanged."""

@@ -21,8 +21,6 @@ from tensordict_class.state import loadable_state
 from tensordict_core import NO_DEFAULT, NestedKey, TensorDict, TensorDictBase, get_printoptions, is_non_tensor
 from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, with_options
 
-__all__ = ["Instance", "run_post_init"]
-
 
 class Instance(Forwarding):
     """The methods of instances of a tensorclass; `TensorClass` adds the class definition."""

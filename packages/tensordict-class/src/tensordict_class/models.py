@@ -18,8 +18,6 @@ import torch
 from tensordict_class.base import TensorClass
 from tensordict_class.derive import make_instance
 
-__all__ = ["from_pydantic"]
-
 
 def from_pydantic(
     obj: Any,

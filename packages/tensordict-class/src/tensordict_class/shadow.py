@@ -15,8 +15,6 @@ from typing import Any
 from tensordict_class.instance import Instance
 from tensordict_core.extension import TensorCollection, operations
 
-__all__ = ["reach_past"]
-
 
 def reach_past(cls: type[Any], shadowed: Iterable[str]) -> None:
     """Make the visible members of a class work although fields hide others.

@@ -7,8 +7,6 @@ from typing import Any
 
 from tensordict_core import LazyStackedTensorDict
 
-__all__ = ["STACK_MEMBERS", "keys_anywhere", "stack_member"]
-
 _ADDING = frozenset({"append", "extend", "insert"})
 STACK_MEMBERS = _ADDING | {"get_nestedtensor", "hook_in", "hook_out", "stack_dim", "tensordicts", "valid_keys"}
 """The members that an instance has while it wraps a lazy stack."""

@@ -9,8 +9,6 @@ from typing import Any
 from tensordict_class import errors
 from tensordict_core.extension import TensorCollection
 
-__all__ = ["loadable_state"]
-
 _RESERVED = "__"
 _VALUES = ("__value", "__values")
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tensordict_core.extension import Rows
 
-__all__ = ["Constructed", "Transforming", "TransformingByKeyword"]
-
 if TYPE_CHECKING:
     _UNSET: Any = None
 

@@ -20,8 +20,6 @@ from tensordict_class.transform import Constructed, TransformingByKeyword
 from tensordict_core import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict_core.extension import BuildOptions, TensorCollection, with_options
 
-__all__ = ["TypedTensorDict"]
-
 _FLAGS = ("shadow", "frozen")
 _WITHOUT_EFFECT = ("autocast", "nocast", "tensor_only")
 

@@ -38,12 +38,8 @@ from tensordict_core.containers.constructors import (
 )
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.lazy import LazyStackedTensorDict
-from tensordict_core.containers.nontensor.data import (
-    NonTensorData,
-    NonTensorDataBase,
-    NonTensorStack,
-    is_non_tensor,
-)
+from tensordict_core.containers.nontensor.base import NonTensorDataBase
+from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack, is_non_tensor
 from tensordict_core.containers.nontensor.metadata import MetaData
 from tensordict_core.containers.tensor_spec import TensorAttrs
 from tensordict_core.containers.unbatched import UnbatchedTensor

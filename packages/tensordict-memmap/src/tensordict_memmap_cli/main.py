@@ -17,8 +17,6 @@ from typing import Any
 from tensordict_memmap_cli import completion, show
 from tensordict_memmap_cli.quick import Entry, Save, check_present, read
 
-__all__ = ["PROG", "main", "parser"]
-
 PROG = "tensordict-memmap"
 FORMATS = ("tree", "safetensors", "archive", "consolidated")
 _SUCCESS, _FAILURE, _ERROR = 0, 1, 2

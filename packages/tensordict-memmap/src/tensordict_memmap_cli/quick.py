@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
-__all__ = ["Entry", "Save", "check_present", "read"]
-
 
 class Entry(NamedTuple):
     """A tensor, or a non-tensor value, whose dtype, shape and size are None."""

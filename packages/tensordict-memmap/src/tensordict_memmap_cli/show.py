@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from tensordict_memmap_cli.quick import Entry
 
-__all__ = ["dotted", "encodable", "lines", "size_of", "total", "tree"]
-
 
 def size_of(nbytes: int) -> str:
     """Return a number of bytes for people.

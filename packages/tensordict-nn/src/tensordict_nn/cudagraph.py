@@ -23,8 +23,6 @@ from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 from tensordict_nn.sampling.interaction import interaction_type
 
-__all__ = ["CudaGraphModule"]
-
 Call = Callable[..., Any]
 
 

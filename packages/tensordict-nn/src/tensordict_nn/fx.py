@@ -19,8 +19,6 @@ from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.modules.module import TensorDictModule, TensorDictModuleWrapper
 from tensordict_nn.modules.sequential import TensorDictSequential
 
-__all__ = ["TDGraphModule", "symbolic_trace"]
-
 
 class TDGraphModule(TensorDictModuleBase):
     """A graph on tensors that reads its inputs from a tensordict and writes its outputs into it.

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-__all__ = ["Block", "Setting"]
-
 T = TypeVar("T")
 
 

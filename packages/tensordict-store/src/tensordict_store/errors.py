@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 
-__all__ = ["PlaceError", "ReadOnlyError", "missing_extra"]
-
 
 class PlaceError(TypeError, RuntimeError):
     """Neither or both of a file and a group are given as the place of a tensordict."""

@@ -8,8 +8,6 @@ from types import ModuleType
 
 from tensordict_store import errors
 
-__all__ = ["require"]
-
 _LIBRARIES = {
     "h5": "h5py",
     "zarr": "zarr",

@@ -10,8 +10,6 @@ import torch
 from tensordict_core import is_tensorclass
 from tensordict_core.extension import Meta, annotate, annotation, find_type, register_value_writer, type_name
 
-__all__ = ["around", "child_meta", "inside", "locked_if", "save_by", "unwrapped", "wrapped"]
-
 _SAVE = "store_save"
 """Annotation of non-tensor data that was read from a store: stores new values of it."""
 

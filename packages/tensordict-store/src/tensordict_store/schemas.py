@@ -12,8 +12,6 @@ from tensordict_store.persistent.container import PersistentTensorDict
 from tensordict_store.redis.connection import BACKENDS
 from tensordict_store.redis.container import TensorDictStore
 
-__all__ = ["from_schema"]
-
 
 def from_schema(
     schema: Mapping[Any, Any],

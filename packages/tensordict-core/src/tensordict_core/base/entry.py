@@ -20,8 +20,6 @@ from tensordict_core.base.options import current as options
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["as_tensor", "non_tensor_entry", "stacked_nodes", "structured", "to_entry"]
-
 
 def as_tensor(value: Any, device: torch.device | None = None) -> Tensor | None:
     """Convert a number, an array, or nested lists of them or of tensors to one tensor; other values give ``None``.

@@ -18,9 +18,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import NO_META, Meta, Names, names_or_none
 from tensordict_core.base.tracing import may_fuse
 
-__all__ = ["Index"]
-
-
 _ROW_DTYPES = (torch.int64, torch.int32)
 _MASKS = (torch.bool, torch.uint8)
 _NUMPY_SCALARS = (np.integer, np.bool_)

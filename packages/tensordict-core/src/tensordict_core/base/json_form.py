@@ -21,8 +21,6 @@ import torch
 
 from tensordict_core.base.registry.types import find_type, type_name
 
-__all__ = ["DTYPES", "JSON_TAG", "NoJsonForm", "decode_value", "encode_value"]
-
 DTYPES: dict[str, torch.dtype] = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 """All dtypes of the installed torch by their canonical names."""
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tensordict_core.base import errors
 
-__all__ = ["KEY_SEPARATOR", "NestedKey", "join_key", "unravel_key", "unravel_key_list", "unravel_key_to_tuple"]
-
 if TYPE_CHECKING:
     NestedKey: TypeAlias = str | tuple["NestedKey", ...]
 else:

@@ -14,8 +14,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling
 
-__all__ = ["Locking"]
-
 
 def _holders(node: Any) -> list[Any]:
     """Return the locked parents of a node that still exist."""

@@ -14,19 +14,6 @@ import torch
 
 from tensordict_core.base import errors
 
-__all__ = [
-    "CONSOLIDATED",
-    "NO_META",
-    "Meta",
-    "Names",
-    "as_batch_size",
-    "as_device",
-    "as_names",
-    "check_devices",
-    "names_or_none",
-    "starts_with",
-]
-
 CONSOLIDATED = "consolidated"
 """The annotation that holds the storage of all leaves, which moves and pickles handle once instead of once a leaf."""
 

@@ -25,8 +25,6 @@ from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, SAME, How, IsLeaf
 from tensordict_core.base.views import Lookup
 
-__all__ = ["Node", "is_leaf_tensor"]
-
 
 class Node:
     """The abstract base class of containers: abstract methods, and default implementations of others.

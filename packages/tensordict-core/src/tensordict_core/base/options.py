@@ -18,19 +18,6 @@ from weakref import ref
 
 from tensordict_core.base.tracing import is_compiling
 
-__all__ = [
-    "Setting",
-    "capture_non_tensor_stack",
-    "current",
-    "get_defaults_to_none",
-    "get_printoptions",
-    "list_to_stack",
-    "set_capture_non_tensor_stack",
-    "set_get_defaults_to_none",
-    "set_list_to_stack",
-    "set_printoptions",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 PRINT_DEFAULTS: Final[dict[str, Any]] = {

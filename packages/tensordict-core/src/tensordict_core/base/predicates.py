@@ -10,20 +10,6 @@ from torch import Tensor
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling
 
-__all__ = [
-    "NESTED_TENSORS_AS_LISTS",
-    "TENSORS",
-    "default_is_leaf",
-    "in_shared_memory",
-    "is_bool",
-    "is_floating",
-    "is_inexact",
-    "is_integer",
-    "is_leaf_nontensor",
-    "is_tensor_collection",
-    "is_tensorclass",
-]
-
 TENSORS = (Tensor, torch.nn.Parameter)
 """The types of most leaves; ``type(value) in TENSORS`` is faster than ``isinstance``, which runs a metaclass."""
 

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["aligned", "cat_leaves", "leaf_part", "shape_of", "split_leaf"]
-
 
 def aligned(source: Any, target: Any) -> Any:
     """Return a jagged nested tensor with the offsets of another one, if their components have the same shapes.

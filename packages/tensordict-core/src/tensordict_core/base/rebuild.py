@@ -15,8 +15,6 @@ import torch
 
 from tensordict_core.base.meta import Meta, Names
 
-__all__ = ["KEEP", "NO_DEFAULT", "SAME", "SHAPE_KEEPING", "UNLOCKED", "How", "IsLeaf"]
-
 IsLeaf = Callable[[type[Any]], bool]
 
 

@@ -19,8 +19,6 @@ from tensordict_core.base.meta import Meta, Names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.write_back import WriteBack
 
-__all__ = ["BatchOp", "Expand", "Permute", "Reshape", "ShapeOp", "Squeeze", "Unsqueeze", "normal_dim"]
-
 
 def normal_dim(dim: int, batch_size: torch.Size, extra: int = 0, rule: str = "") -> int:
     """Return a dimension as a non-negative number; ``rule`` is the start of the error message.

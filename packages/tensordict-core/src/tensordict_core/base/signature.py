@@ -10,8 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ForwardRef, TypeVar
 
-__all__ = ["check_options", "with_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

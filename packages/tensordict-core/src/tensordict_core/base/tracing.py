@@ -11,18 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = [
-    "are_differentiated",
-    "constant_when_traced",
-    "in_functorch",
-    "is_compiling",
-    "mapped_dim",
-    "mapped_size",
-    "mapped_strides",
-    "may_fuse",
-    "transform_level",
-]
-
 _peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 _level_of = torch._C._functorch.maybe_get_level
 _dim_of = torch._C._functorch.maybe_get_bdim

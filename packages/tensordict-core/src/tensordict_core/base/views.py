@@ -13,8 +13,6 @@ from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.keys import unravel_key_to_tuple
 from tensordict_core.base.rebuild import IsLeaf
 
-__all__ = ["ItemsView", "KeysView", "Lookup", "ValuesView"]
-
 
 def _first(pair: tuple[str, Any]) -> str:
     return pair[0]

@@ -19,8 +19,6 @@ from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.tracing import is_compiling
 
-__all__ = ["Block", "WriteBack"]
-
 
 class WriteBack:
     """Converts entries of a result to entries of its source."""

@@ -22,8 +22,6 @@ from tensordict_core.base.ragged import aligned
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.tracing import is_compiling, may_fuse
 
-__all__ = ["UpdatePlan", "WritePlan", "Writer", "broadcast_to", "broadcasts", "expand_to", "register_writer"]
-
 Writer = Callable[[Sequence[NestedKey], Sequence[Tensor], Sequence[Tensor]], None]
 """Writes sources into leaves; the keys of the leaves are given too, for errors."""
 

@@ -55,8 +55,6 @@ from tensordict_core.ops.shape.split import Splitting
 from tensordict_core.ops.shape.stack import Stacking
 from tensordict_core.ops.tensor_spec import TensorSpecs
 
-__all__ = ["TensorCollection", "TensorDictBase", "subclass_hooks"]
-
 subclass_hooks: list[Callable[[type[Any]], None]] = []
 """Called with every container class that is defined from then on, to register it with PyTorch."""
 

@@ -14,8 +14,6 @@ from tensordict_core.base.ragged import cat_leaves
 from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.shape.combine import cat_nodes, stack_nodes
 
-__all__ = ["CAT", "STACK", "Combination", "combined"]
-
 
 class Combination(NamedTuple):
     """The operation that combines nodes of one key set key by key: a stack or a concatenation.

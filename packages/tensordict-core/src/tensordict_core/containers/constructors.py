@@ -13,18 +13,6 @@ from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.ops.io import from_python, merge, parse
 from tensordict_core.ops.io.from_python import BuildOptions
 
-__all__ = [
-    "from_any",
-    "from_dict",
-    "from_list",
-    "from_namedtuple",
-    "from_tuple",
-    "fromkeys",
-    "make_tensordict",
-    "merge_tensordicts",
-    "parse_tensor_dict_string",
-]
-
 P = ParamSpec("P")
 Td = TypeVar("Td", bound=TensorCollection)
 

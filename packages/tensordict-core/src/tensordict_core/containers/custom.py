@@ -20,8 +20,6 @@ from tensordict_core.base.shape_op import ShapeOp
 from tensordict_core.containers.delegating import Delegating, delegate
 from tensordict_core.ops.io.format import describe
 
-__all__ = ["CustomContainer", "unpickled"]
-
 
 class CustomContainer(Delegating, abstract=True):
     """A container that stores its entries in its own way; results of operations are plain tensordicts.

@@ -13,8 +13,6 @@ from typing import Any
 from tensordict_core.base.meta import Meta
 from tensordict_core.containers.dense import TensorDict
 
-__all__ = ["deferred", "is_deferred"]
-
 
 class _Deferred(TensorDict):
     """A tensordict whose ``_entries`` is not set yet."""

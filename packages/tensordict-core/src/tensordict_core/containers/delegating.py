@@ -12,8 +12,6 @@ from typing import Any
 
 from tensordict_core.containers.collection import TensorDictBase
 
-__all__ = ["Delegating", "delegate"]
-
 
 def delegate(name: str) -> Callable[..., Any]:
     """Return a method that calls the method ``name`` of the tensordict that ``_now`` makes."""

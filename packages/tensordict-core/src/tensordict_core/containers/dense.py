@@ -35,8 +35,6 @@ from tensordict_core.ops.io.from_python import BuildOptions
 if TYPE_CHECKING:
     from tensordict_core.containers.view import SubTensorDict
 
-__all__ = ["TensorDict"]
-
 _clone_all: Callable[[list[Tensor]], Sequence[Tensor]] | None = getattr(torch, "_foreach_clone", None)
 
 

@@ -12,8 +12,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta
 from tensordict_core.containers.collection import TensorCollection
 
-__all__ = ["OpaqueNode"]
-
 
 class OpaqueNode(TensorCollection, abstract=True):
     """A node without entries; subclasses define its value, and where the state of a node is kept."""

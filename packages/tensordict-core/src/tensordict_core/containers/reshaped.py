@@ -22,8 +22,6 @@ from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.custom import CustomContainer
 from tensordict_core.containers.delegating import Delegating
 
-__all__ = ["ReshapedView"]
-
 
 def _can_be_viewed(node: Any) -> bool:
     """Return whether a node is a tensordict that keeps its entries itself; parameters and tensorclasses wrap one."""

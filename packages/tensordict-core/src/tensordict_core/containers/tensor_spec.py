@@ -20,8 +20,6 @@ from tensordict_core.containers.nontensor.base import NonTensorDataBase
 from tensordict_core.containers.nontensor.metadata import MetaData
 from tensordict_core.ops.tensor_spec import FIELDS, describe_leaf
 
-__all__ = ["TensorAttrs"]
-
 
 class Attrs(NamedTuple):
     """The fields of `TensorAttrs`; ``None`` means unspecified."""

@@ -28,8 +28,6 @@ from tensordict_core.base.tracing import is_compiling, mapped_dim, transform_lev
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.opaque import OpaqueNode
 
-__all__ = ["UnbatchedTensor"]
-
 
 class NotNumericError(TypeError, ValueError, RuntimeError):
     """A value that is written into an unbatched tensor is not numeric."""

@@ -23,8 +23,6 @@ from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.custom import CustomContainer, unpickled
 from tensordict_core.ops.indexing import key_path
 
-__all__ = ["SubTensorDict"]
-
 
 class SubTensorDict(CustomContainer):
     """A live view of the part of a tensordict that an index selects; ``td.view_at(index)`` makes one.

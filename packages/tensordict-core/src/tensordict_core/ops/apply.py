@@ -20,8 +20,6 @@ from tensordict_core.base.rebuild import KEEP, SAME, SHAPE_KEEPING, UNLOCKED, Ho
 from tensordict_core.base.signature import with_options
 from tensordict_core.ops.shape.combine import check_out
 
-__all__ = ["ApplyOptions", "Applying"]
-
 _PLAIN = How(prune=True, check=True)
 _LOCKED = How(prune=True, check=True, lock=True)
 _HASHABLE = (type(torch.sin), type(torch.Tensor.sin))

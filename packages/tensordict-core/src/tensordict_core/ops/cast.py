@@ -22,8 +22,6 @@ from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import CastMethod
 from tensordict_core.ops.tensor_spec import as_described, describes
 
-__all__ = ["CastFilter", "Casting", "pinned"]
-
 CastFilter: TypeAlias = "Callable[[tuple[str, ...], Any], bool]"
 """Predicate on the key and the value of a leaf: whether its dtype is cast."""
 

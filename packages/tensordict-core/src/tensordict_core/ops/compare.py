@@ -20,8 +20,6 @@ from tensordict_core.ops.factories.reduction import BatchDims, Dim, Kernel, over
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import UnaryMethod
 
-__all__ = ["Comparison"]
-
 _ALL = cast(Kernel, Tensor.all)
 _ANY = cast(Kernel, Tensor.any)
 

@@ -17,8 +17,6 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.factories.reduction import batched
 
-__all__ = ["Creation", "NewOptions"]
-
 N = TypeVar("N", bound=Node)
 
 

@@ -14,8 +14,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, How
 from tensordict_core.ops.factories.operands import match
 
-__all__ = ["Autograd"]
-
 
 class Autograd(Node):
     """``detach``, ``backward``, ``grad`` and ``requires_grad_``."""

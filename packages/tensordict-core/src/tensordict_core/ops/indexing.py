@@ -16,8 +16,6 @@ from tensordict_core.base.keys import unravel_key_to_tuple
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP
 
-__all__ = ["Indexing", "Rows"]
-
 Rows: TypeAlias = (
     int | slice | range | EllipsisType | Tensor | np.ndarray[Any, Any] | Sequence[int] | Sequence[Sequence[int]] | None
 )

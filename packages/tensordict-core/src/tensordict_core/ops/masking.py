@@ -32,8 +32,6 @@ from tensordict_core.ops.factories.operands import (
 from tensordict_core.ops.factories.reduction import batched
 from tensordict_core.ops.shape.combine import check_out, write_out
 
-__all__ = ["Masking", "pad_values"]
-
 
 def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
     """Apply ``where`` to each element of a lazy stack."""

@@ -9,8 +9,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import as_names, names_or_none
 from tensordict_core.base.node import Node
 
-__all__ = ["DimNames"]
-
 
 def _check_names(node: Any, names: tuple[str | None, ...]) -> None:
     """Refuse new dim names of which one is that of a further dimension of a nested tensordict."""

@@ -35,8 +35,6 @@ from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import Operand
 from tensordict_core.ops.shape.combine import write_out
 
-__all__ = ["Pointwise"]
-
 Td = TypeVar("Td", bound=Node)
 
 

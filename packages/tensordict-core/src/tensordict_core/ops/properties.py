@@ -16,8 +16,6 @@ from tensordict_core.base.predicates import in_shared_memory, is_leaf_nontensor
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["Properties"]
-
 
 class Properties(Node):
     """Batch size, device, names, and properties of the leaves."""

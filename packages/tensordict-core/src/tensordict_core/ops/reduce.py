@@ -36,8 +36,6 @@ from tensordict_core.ops.factories.typed import (
 )
 from tensordict_core.ops.shape.combine import check_out, fill_out
 
-__all__ = ["Reduction"]
-
 _ARGS = """dim: Batch dimensions (one, or a tuple), counted from their end if negative; ``"feature"`` for each leaf's
             own dimensions; by default everything.
         keepdim: Whether reduced dimensions stay as size 1."""

@@ -16,8 +16,6 @@ from tensordict_core.base.meta import as_device
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["FIELDS", "TensorSpecs", "as_described", "describe_leaf", "describes"]
-
 FIELDS = ("device", "dtype", "shape")
 
 

@@ -11,8 +11,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import assert_rows, contents, map_rows, rows
 
-__all__ = ["AccessTests"]
-
 
 class AccessTests(ContainerCase):
     """Keys, entries and updates."""

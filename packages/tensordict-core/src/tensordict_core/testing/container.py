@@ -10,8 +10,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.data import NonTensorStack
 
-__all__ = ["ContainerCase"]
-
 BATCH = (2, 3)
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from tensordict_core.base.node import Node
 
-__all__ = ["Row", "assert_row", "assert_rows", "assert_tensor", "contents", "map_rows", "positions", "rows"]
-
 Row: TypeAlias = dict[tuple[str, ...], Any]
 
 

@@ -12,8 +12,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import assert_rows, map_rows, positions, rows
 
-__all__ = ["INDICES", "IndexTests"]
-
 INDICES: dict[str, Any] = {
     "integer": 1,
     "negative": -1,

@@ -15,8 +15,6 @@ import torch
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import assert_rows, map_rows, rows
 
-__all__ = ["LifeTests"]
-
 
 class LifeTests(ContainerCase):
     """Copies, locks and representation."""

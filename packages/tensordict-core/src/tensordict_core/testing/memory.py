@@ -10,8 +10,6 @@ from torch import Tensor
 
 from tensordict_core.testing.container import ContainerCase
 
-__all__ = ["VIEW_OPERATIONS", "MemoryTests"]
-
 
 def _behind(x: Any) -> Any:
     """Return the sizes behind the batch, which a leaf has and a container has not."""

@@ -15,8 +15,6 @@ from tensordict_core.ops.factories.spec import Family, OpSpec, operations
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import Row, assert_rows, assert_tensor, map_rows, positions, rows
 
-__all__ = ["OperationTests"]
-
 _REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 
 

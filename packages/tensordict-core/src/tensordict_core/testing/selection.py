@@ -11,8 +11,6 @@ from torch import Tensor
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import Row, assert_rows, map_rows, positions, rows
 
-__all__ = ["SelectionTests"]
-
 MASK = torch.tensor([[True, False, True], [False, False, True]])
 TURNS = {0: torch.tensor([[1, 0, 1], [0, 0, 1]]), 1: torch.tensor([[2, 2], [0, 1]])}
 

@@ -11,8 +11,6 @@ import torch
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import assert_rows, map_rows, positions, rows
 
-__all__ = ["SHAPE_OPERATIONS", "ShapeTests"]
-
 SHAPE_OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "unsqueeze 0": lambda x: x.unsqueeze(0),
     "unsqueeze 1": lambda x: x.unsqueeze(1),

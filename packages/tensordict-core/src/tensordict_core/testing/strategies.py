@@ -16,8 +16,6 @@ from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack
 from tensordict_core.containers.nontensor.positions import nested
 
-__all__ = ["batch_sizes", "containers", "indices", "lazy_stacks", "tensordicts", "tensors"]
-
 _NAMES = st.sampled_from(["a", "b", "c", "d e", "_f", "é"])
 _DTYPES = (torch.float32, torch.float64, torch.int64)
 

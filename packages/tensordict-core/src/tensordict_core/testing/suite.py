@@ -11,8 +11,6 @@ from tensordict_core.testing.selection import SelectionTests
 from tensordict_core.testing.shapes import ShapeTests
 from tensordict_core.testing.transforms import TransformTests
 
-__all__ = ["ContainerSuite"]
-
 
 class ContainerSuite(
     AccessTests, IndexTests, ShapeTests, MemoryTests, OperationTests, SelectionTests, LifeTests, TransformTests

@@ -11,8 +11,6 @@ from torch.utils import _pytree as pytree
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import assert_rows, map_rows, rows
 
-__all__ = ["TransformTests"]
-
 
 class TransformTests(ContainerCase):
     """``apply`` and the transforms of PyTorch."""

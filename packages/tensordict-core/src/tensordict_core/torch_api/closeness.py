@@ -12,8 +12,6 @@ from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node, is_leaf_tensor
 
-__all__ = ["assert_allclose_td", "assert_close"]
-
 
 def assert_close(
     actual: Any,

@@ -24,8 +24,6 @@ from tensordict_core.ops.parallel.packing import is_plain, packed_size, slots_of
 from tensordict_core.ops.shape.combine import maybe_dense_stack
 from tensordict_core.torch_api.padding import pad_tensors
 
-__all__ = ["collate", "dense_stack_tds"]
-
 
 def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     """Stack tensordicts, or those of a lazy stack, densely if their keys and shapes allow it.

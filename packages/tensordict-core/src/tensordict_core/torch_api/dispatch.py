@@ -26,8 +26,6 @@ from tensordict_core.ops.factories.operands import broadcast_how, match, spread
 from tensordict_core.ops.factories.spec import OpSpec, operations
 from tensordict_core.ops.shape.combine import write_out
 
-__all__ = ["by_leaf", "line_up", "operand_names", "register", "with_out"]
-
 _COMPARISONS = {
     "eq": ("__eq__", "__eq__"),
     "__eq__": ("__eq__", "__eq__"),

@@ -14,8 +14,6 @@ import torch
 from tensordict_core.base.meta import Meta, as_batch_size, as_device
 from tensordict_core.containers.tensor_spec import TensorAttrs
 
-__all__ = ["FlattenContext", "Strides"]
-
 Strides = tuple[int, tuple[int, ...]]
 """The stride of the dimension that ``vmap`` maps, and those of the others."""
 

@@ -21,8 +21,6 @@ from tensordict_core.ops.factories.reduction import over_leaves
 from tensordict_core.ops.shape.combine import cat, stack, write_out
 from tensordict_core.torch_api.dispatch import by_leaf, line_up, with_out
 
-__all__ = ["register"]
-
 
 def _as_method(name: str, **renamed: str) -> Callable[..., Any]:
     """Return a handler that calls the method ``name``; ``renamed`` maps argument names of torch to those of it."""

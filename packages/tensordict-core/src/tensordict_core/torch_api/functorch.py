@@ -28,8 +28,6 @@ from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, 
 from tensordict_core.torch_api.flatten_context import FlattenContext
 from tensordict_core.torch_api.vmap_plain import PlainArgument, dim_functions, plain_arguments, plain_outputs
 
-__all__ = ["BatchDimChange", "batch_dim_change", "flattens_for_vmap", "register"]
-
 
 class _Thread(threading.local):
     flattens_for_vmap = False

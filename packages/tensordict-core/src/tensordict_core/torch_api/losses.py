@@ -14,8 +14,6 @@ from tensordict_core.base.rebuild import UNLOCKED, How
 from tensordict_core.base.registry.torch_functions import implements
 from tensordict_core.ops.factories.operands import match
 
-__all__ = ["register"]
-
 _LOSSES = (functional.l1_loss, functional.mse_loss, functional.smooth_l1_loss)
 _SCALAR = How(size=lambda own: own[:0], names=lambda names: None)
 """A mean or a sum over a leaf has no dimension."""

@@ -18,8 +18,6 @@ from tensordict_core.ops.factories.reduction import batched
 from tensordict_core.ops.masking import pad_values
 from tensordict_core.ops.shape.combine import check_out, lazy_stack, stack
 
-__all__ = ["pad", "pad_sequence", "pad_tensors", "unpad_sequence"]
-
 
 def pad(tensordict: Any, pad_size: Sequence[int], value: float = 0.0, inplace: bool = False, safe: bool = True) -> Any:
     """Pad the batch dimensions of a tensordict at both ends: ``tensordict.pad(...)``.

@@ -35,8 +35,6 @@ from tensordict_core.torch_api.flatten_context import FlattenContext, Strides
 from tensordict_core.torch_api.functorch import BatchDimChange, batch_dim_change, flattens_for_vmap
 from tensordict_core.torch_api.vmap_plain import Mapped
 
-__all__ = ["register_nodes", "register_wrapper"]
-
 Parts = tuple[str, Mapping[str, Any], Meta, Any]
 """The kind of a node, its entries, its metadata, and further data of its context."""
 

@@ -16,8 +16,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 
-__all__ = ["DeviceType", "IndexType", "expand_as_right", "expand_right", "group_by", "isin", "remove_duplicates"]
-
 DeviceType: TypeAlias = torch.device | str | int
 """A device, its name, or the number of an accelerator."""
 

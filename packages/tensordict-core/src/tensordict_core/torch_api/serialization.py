@@ -15,8 +15,6 @@ from tensordict_core.containers.unbatched import UnbatchedTensor, _restored
 from tensordict_core.containers.view import SubTensorDict
 from tensordict_core.ops.io.pickling import _new, trust
 
-__all__ = ["register"]
-
 EARLIER_NAMES = {
     "tensordict_core._meta.Meta": Meta,
     "tensordict_core._state._new": _new,

@@ -22,8 +22,6 @@ from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.data import NonTensorData
 
-__all__ = ["Mapped", "PlainArgument", "dim_functions", "plain_arguments", "plain_outputs"]
-
 
 def dim_functions() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     """Return the functions that hide a dimension of a tensor from a mapped function, and that show it in its results.

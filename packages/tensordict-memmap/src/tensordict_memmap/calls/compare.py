@@ -16,8 +16,6 @@ from tensordict_memmap.schema.node import Leaf, Node, Value, plain
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.schema.select import Keys, Rows
 
-__all__ = ["compare", "load_into"]
-
 _BLOCK = 1 << 23
 
 

@@ -22,8 +22,6 @@ from tensordict_memmap.schema.node import Leaf, Node
 from tensordict_memmap.schema.select import Keys, Rows
 from tensordict_memmap.schema.sharded import has_distributed
 
-__all__ = ["describe_saved", "from_safetensors", "load", "load_memmap", "load_memmap_"]
-
 
 def load_memmap(
     prefix: str | os.PathLike[str],

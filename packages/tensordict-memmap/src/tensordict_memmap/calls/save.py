@@ -34,8 +34,6 @@ from tensordict_memmap.saving.shared_memory import share
 from tensordict_memmap.saving.tree import TreeWriter
 from tensordict_memmap.schema.sharded import has_distributed
 
-__all__ = ["memmap", "memmap_", "memmap_like", "save", "save_with"]
-
 _WRITERS: dict[str, type[Writer]] = {TREE: TreeWriter, SAFETENSORS: SafetensorsWriter, ARCHIVE: ArchiveWriter}
 
 

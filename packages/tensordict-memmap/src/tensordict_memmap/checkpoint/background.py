@@ -15,8 +15,6 @@ import torch
 from tensordict_memmap.engine.future import SaveFuture, end_pending
 from tensordict_memmap.saving.host_copy import copy_to_host
 
-__all__ = ["Pending", "hold"]
-
 
 class Pending:
     """The last checkpoint that this process saves in the background.

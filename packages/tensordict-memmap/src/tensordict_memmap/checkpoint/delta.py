@@ -33,8 +33,6 @@ from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
 from tensordict_memmap.storage.transaction import save_file
 
-__all__ = ["save_delta", "save_delta_with"]
-
 _CHUNK = 4 << 20
 """The bytes that are compared at once, before the blocks in them are."""
 

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["check_rng_state", "generator_state", "is_generator", "rng_state", "set_generator_state", "set_rng_state"]
-
 
 def rng_state() -> dict[str, Any]:
     """Return the state of the global generators of Python, NumPy, torch and, if it is in use, CUDA.

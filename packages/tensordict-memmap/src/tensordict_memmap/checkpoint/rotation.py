@@ -23,8 +23,6 @@ from tensordict_memmap.storage import locks, ownership
 from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.staging import remove_abandoned, staged_names, staging_name
 
-__all__ = ["checkpoint_name", "latest", "rotate"]
-
 _NAME = re.compile(r"step-([0-9]+)(?:\.safetensors|\.tdz)?")
 _STAGED = re.compile(r"\.(step-[0-9]+(?:\.safetensors|\.tdz)?)\.")
 

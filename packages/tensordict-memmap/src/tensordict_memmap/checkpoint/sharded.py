@@ -21,8 +21,6 @@ from tensordict_memmap.checkpoint.state import key_path, pack
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.sharded import has_distributed
 
-__all__ = ["gather_rng", "is_coordinator", "is_sharded", "read_shards", "report_failure", "rng_of_this_rank"]
-
 Path = tuple[str, ...]
 
 

@@ -26,8 +26,6 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Value, nodes
 from tensordict_memmap.schema.plan import plan
 
-__all__ = ["key_path", "pack", "unpack"]
-
 Path = tuple[str, ...]
 
 _PLAIN = frozenset({type(None), bool, int, float, str})

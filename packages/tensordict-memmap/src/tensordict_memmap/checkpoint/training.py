@@ -48,8 +48,6 @@ from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema import nontensor
 
-__all__ = ["RECORD", "Checkpoint", "load_checkpoint", "save_checkpoint"]
-
 RECORD = "checkpoint"
 """The key of the record in the saved tensordict."""
 

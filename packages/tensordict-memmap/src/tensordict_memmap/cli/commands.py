@@ -24,8 +24,6 @@ from tensordict_memmap.schema.dtypes import as_bits
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Value
 from tensordict_memmap_cli.quick import check_present
 
-__all__ = ["convert_to", "describe", "difference", "problem_of"]
-
 _PICKLED = (".pt", ".pth")
 """The endings of files of `torch.save`."""
 

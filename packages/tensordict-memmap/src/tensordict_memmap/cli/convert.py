@@ -25,8 +25,6 @@ from tensordict_memmap.saving.archive import unpack_memmap
 from tensordict_memmap.saving.consolidated import save_consolidated
 from tensordict_memmap.saving.options import FORMATS as SAVE_FORMATS
 
-__all__ = ["FORMATS", "convert", "save_as"]
-
 FORMATS = (*SAVE_FORMATS, CONSOLIDATED)
 """The formats that a save can be converted to."""
 

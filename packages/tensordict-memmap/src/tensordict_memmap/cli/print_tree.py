@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["print_directory_tree"]
-
 
 def print_directory_tree(path: str | os.PathLike[str], indent: str = "", display_metadata: bool = True) -> str:
     """Print the files and folders below a folder, one per line, and return the printed text.

@@ -29,8 +29,6 @@ from tensordict_memmap.dataset.dataset import MemmapDataset
 from tensordict_memmap.dataset.parts import Parts
 from tensordict_memmap.dataset.schema import Key
 
-__all__ = ["read_array", "read_bag", "write_arrays", "write_bag"]
-
 _BATCH_ROWS = 1024
 
 

@@ -28,8 +28,6 @@ from tensordict_memmap.dataset.parts import Parts
 from tensordict_memmap.dataset.schema import Key
 from tensordict_memmap.dataset.tables import rows_to_table
 
-__all__ = ["MemmapDatasink", "MemmapDatasource", "RayExecutor"]
-
 _BLOCK_BYTES = 1 << 26
 """The bytes of rows in a block, about; Ray's own limit is twice this."""
 

@@ -32,8 +32,6 @@ from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Val
 from tensordict_memmap.storage.rows_committed import RaggedState
 from tensordict_memmap.storage.staging import replacing
 
-__all__ = ["Column", "check_growable", "match_batch", "write_rows"]
-
 _NO_RAGGED: Mapping[str, RaggedState] = {}
 
 

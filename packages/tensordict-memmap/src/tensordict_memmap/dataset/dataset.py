@@ -27,8 +27,6 @@ from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import NAME, Manifest
 
-__all__ = ["MemmapDataset", "append_memmap"]
-
 
 class MemmapDataset:
     """A dataset of rows on disk, with many readers and one writer, or several writers of separate ranges.

@@ -14,8 +14,6 @@ from tensordict_memmap.dataset.rows import Rows
 from tensordict_memmap.schema.node import leaves
 from tensordict_memmap.schema.plan import plan
 
-__all__ = ["as_html", "as_text"]
-
 
 class _Column(NamedTuple):
     key: str

@@ -10,8 +10,6 @@ from typing import Any
 
 from tensordict_memmap.schema import nontensor
 
-__all__ = ["KINDS", "decode", "encode", "kind_of"]
-
 TENSOR = "tensor"
 """The kind of a column that holds tensors, which are not encoded."""
 

@@ -28,8 +28,6 @@ from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.rows_committed import fingerprint
 
-__all__ = ["BLOCKS", "INFO", "SAVE", "changed", "check_versions", "explained", "identity_of", "mirror", "read_file"]
-
 SAVE, INFO, BLOCKS = "save", "cache.json", "blocks"
 """The names in a folder of a cache: the saved folder, its description by the cache, and the states of its blocks."""
 

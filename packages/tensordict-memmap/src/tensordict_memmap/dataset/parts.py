@@ -19,8 +19,6 @@ from tensordict_memmap.dataset.tables import columns_of, example_of, table_to_ro
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.storage.removal import remove_tree
 
-__all__ = ["Parts", "stored_ragged"]
-
 _BATCH_ROWS = 4096
 _BEGUN = "begun"
 """The file of the folder of the parts by which a task recognizes the folder of `Parts.begin`."""

@@ -28,8 +28,6 @@ from tensordict_memmap.storage.rows_committed import RaggedState
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["RaggedReader", "RaggedRows", "RaggedWriter", "match_ragged", "read_lengths", "saved_state", "shapes_leaf"]
-
 
 class RaggedRows(NamedTuple):
     """The rows of a batch of one ragged column: their elements, one after the other, and the length of each."""

@@ -16,8 +16,6 @@ import weakref
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.syscalls import NO_LINK, fcntl
 
-__all__ = ["EVERY_ROW", "RowLock"]
-
 EVERY_ROW = (0, 1 << 62)
 
 _OPEN_FILE_LOCK = getattr(fcntl, "F_OFD_SETLK", None)

@@ -38,8 +38,6 @@ from tensordict_memmap.remote.store import Store
 from tensordict_memmap.schema.node import Path
 from tensordict_memmap.storage.removal import remove_tree
 
-__all__ = ["DEFAULT_CACHE_BYTES", "RemoteRows"]
-
 DEFAULT_CACHE_BYTES = 1 << 32
 
 

@@ -22,8 +22,6 @@ from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.rows_committed import Ring
 from tensordict_memmap.storage.snapshot import SavedFolder
 
-__all__ = ["RingRows", "latest", "new_ring"]
-
 _LEAST_SPARE = 1024
 
 

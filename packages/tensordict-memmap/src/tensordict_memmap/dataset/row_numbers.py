@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["RowReader", "row_numbers"]
-
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 

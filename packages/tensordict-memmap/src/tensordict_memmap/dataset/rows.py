@@ -22,8 +22,6 @@ from tensordict_memmap.storage import ownership
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 
-__all__ = ["Rows"]
-
 
 class _Without(Selection):
     """All keys but some."""

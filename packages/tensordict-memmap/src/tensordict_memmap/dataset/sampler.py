@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, Sampler, get_worker_info
 
-__all__ = ["RowSampler", "RowStream", "permuted"]
-
 T = TypeVar("T")
 
 _ROUNDS = 6

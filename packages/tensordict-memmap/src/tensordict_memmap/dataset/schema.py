@@ -15,8 +15,6 @@ from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, lea
 from tensordict_memmap.schema.plan import check_source, plan
 from tensordict_memmap.storage.rows_committed import RaggedState
 
-__all__ = ["Key", "plan_rows"]
-
 Key = str | tuple[str, ...]
 
 

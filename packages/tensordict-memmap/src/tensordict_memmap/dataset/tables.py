@@ -15,8 +15,6 @@ import torch
 from tensordict_core import NonTensorData, NonTensorStack, TensorDict
 from tensordict_memmap.schema.node import Path
 
-__all__ = ["Table", "columns_of", "example_of", "rows_to_table", "table_to_rows"]
-
 Table = dict[str, np.ndarray[Any, Any]]
 
 

@@ -21,8 +21,6 @@ from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.rows_committed import Ring, RowsCommitted, fingerprint
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 
-__all__ = ["upload"]
-
 _MOST_ATTEMPTS = 5
 
 

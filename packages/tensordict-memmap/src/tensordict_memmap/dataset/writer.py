@@ -30,8 +30,6 @@ from tensordict_memmap.storage.rows_committed import LOCK, Part, RaggedState, Ri
 from tensordict_memmap.storage.snapshot import SavedFolder, row_description
 from tensordict_memmap.storage.staging import replace_file
 
-__all__ = ["Writer", "write_empty"]
-
 
 class Writer:
     """A writer of a dataset, which holds its lock and its open files.

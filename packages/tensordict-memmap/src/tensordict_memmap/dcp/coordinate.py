@@ -32,8 +32,6 @@ from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.transaction import Stage
 
-__all__ = ["Coordinator"]
-
 _ROOM, _ROOM_AT_LEAST = 64, 4096
 """Bytes in a header for each non-tensor value, and more for all of them together."""
 

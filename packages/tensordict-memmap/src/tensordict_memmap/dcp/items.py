@@ -21,8 +21,6 @@ from tensordict_memmap.formats.safetensors.header import Form
 from tensordict_memmap.schema.node import Dense, Leaf, Path, Value, show
 from tensordict_memmap.schema.plan import check_depth
 
-__all__ = ["LISTS", "LISTS_FILE", "Described", "digest_of", "paths_of", "shard_plan"]
-
 LISTS = "tensordict_dcp_lists"
 """The name of the text in a safetensors file with the nested keys of the nodes that were lists, as JSON."""
 

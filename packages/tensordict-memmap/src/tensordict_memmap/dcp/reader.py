@@ -39,8 +39,6 @@ from tensordict_memmap.schema.node import Dense, Leaf, Path, Value, nodes, show
 from tensordict_memmap.schema.plan import plan as schema_of
 from tensordict_memmap.storage.verify import check_level
 
-__all__ = ["TensorDictReader"]
-
 _STAGED = 256 << 20
 """Bytes that are read to host memory at once, on their way to another device or dtype."""
 

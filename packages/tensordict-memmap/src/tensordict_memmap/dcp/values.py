@@ -17,8 +17,6 @@ from torch.distributed.checkpoint.planner import SavePlanner, WriteItem
 
 from tensordict_memmap.schema import nontensor
 
-__all__ = ["dump_value", "load_value", "stream_of"]
-
 _STREAM = "torch_save"
 """The key of the only entry of a dictionary that holds a stream of ``torch.save`` as bytes."""
 

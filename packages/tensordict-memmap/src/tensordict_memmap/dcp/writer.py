@@ -35,8 +35,6 @@ from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import check_source
 from tensordict_memmap.storage.removal import remove_tree
 
-__all__ = ["TensorDictWriter"]
-
 
 class TensorDictWriter(StorageWriter):
     """Storage writer of ``torch.distributed.checkpoint`` for the files of ``TensorDict.save``.

@@ -19,8 +19,6 @@ import torch
 
 from tensordict_memmap.distributed.plan import Box, Kind, ShardPlan, pack, unpack
 
-__all__ = ["SPLIT_MIN", "Assignment", "Share", "assign"]
-
 SPLIT_MIN = 4 << 20
 """Bytes of a replicated part from which each of its holders writes some of its rows."""
 

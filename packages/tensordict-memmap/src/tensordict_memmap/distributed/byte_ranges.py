@@ -14,8 +14,6 @@ from tensordict_memmap.engine.scatter import run_offsets
 from tensordict_memmap.engine.sources import Scattered
 from tensordict_memmap.schema.dtypes import as_bytes
 
-__all__ = ["ByteRanges", "Cut", "join_cut", "parse_cut"]
-
 
 class Cut(NamedTuple):
     """Some bytes of a span of a file: where ranges start in the span, how long they are, and their content."""

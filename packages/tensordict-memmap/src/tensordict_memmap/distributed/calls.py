@@ -20,8 +20,6 @@ from tensordict_memmap.remote.urls import local_path
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.diff import refuse_new_keys
 
-__all__ = ["gather_values", "load_into_ranks", "save"]
-
 
 def save(
     data: Any,

@@ -20,8 +20,6 @@ from tensordict_memmap.engine.checksums import BLOCK, hash_of_file, join_hashes
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.saving.job import Run
 
-__all__ = ["hash_share", "join_shares"]
-
 
 def hash_share(staged: str, layout: Layout, sizes: Sequence[int], index: int, count: int, run: Run) -> bytes:
     """Return the hashes of the blocks that one rank reads back.

@@ -13,8 +13,6 @@ import orjson
 from tensordict_memmap.distributed.errors import RankError, describe_failure, failure_of
 from tensordict_memmap.distributed.rendezvous import Link
 
-__all__ = ["gather", "receive", "scatter", "scatter_failure"]
-
 _OK, _FAILED = b"\0", b"\1"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import CancelledError
 
-__all__ = ["RankCancelledError", "RankError", "describe_failure", "failure_of"]
-
 
 class RankError(RuntimeError):
     """A save or load failed on another rank, or that rank did not answer; the earlier checkpoint is unchanged.

@@ -25,8 +25,6 @@ from tensordict_memmap.schema.node import Leaf, Path, leaves, nodes
 from tensordict_memmap.storage.header_checksums import write_checksums
 from tensordict_memmap.storage.manifest import Entry, Manifest
 
-__all__ = ["Format", "check_same_names", "format_of", "list_files", "whole_writes"]
-
 
 class Format(ABC):
     """The information that one rank has about a save in one format.

@@ -21,8 +21,6 @@ from tensordict_memmap.saving.safetensors import shard_names, split
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums
 
-__all__ = ["Layout", "content_of", "packed_layout", "path_in"]
-
 
 @dataclass(slots=True)
 class Layout:

@@ -23,8 +23,6 @@ from tensordict_memmap.schema.node import Dense, Leaf, Node, Path, leaves, nodes
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["BoxReader", "bytes_read", "read_into", "sharded_like", "wanted_parts"]
-
 bytes_read = Count()
 """The bytes that loads of this process took from files for DTensors, for tests and benchmarks."""
 

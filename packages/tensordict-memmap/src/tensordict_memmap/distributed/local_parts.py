@@ -22,8 +22,6 @@ from tensordict_memmap.saving.host_copy import copy_to_host
 from tensordict_memmap.schema.node import Dense, Leaf, Parts, Value, leaves, nodes, show
 from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address, plan_to_save
 
-__all__ = ["LocalParts", "stored_part"]
-
 
 class LocalParts:
     """A planned tensordict and the parts of its leaves on this rank.

@@ -15,8 +15,6 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.schema.node import Path, show
 
-__all__ = ["Part", "awaited", "boxes_of", "check_placements", "local_of", "parts_of"]
-
 Part = tuple[Box, torch.Tensor]
 """A box of a whole tensor, and the memory of this rank that holds its values."""
 

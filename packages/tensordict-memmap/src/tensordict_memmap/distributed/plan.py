@@ -19,9 +19,6 @@ from xxhash import xxh3_128_hexdigest
 
 from tensordict_memmap.schema.dtypes import dtype_from_name
 
-__all__ = ["NO_NAMES", "Box", "Kind", "ShardPlan", "pack", "unpack", "whole"]
-
-
 NO_NAMES = zlib.compress(b"", 1)
 """The text of the names in a message without names."""
 

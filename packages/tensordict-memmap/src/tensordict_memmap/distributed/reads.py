@@ -26,8 +26,6 @@ from tensordict_memmap.engine.sources import Scattered, chunks
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.tensor.mapping import Mapping
 
-__all__ = ["Count", "Read", "Saved", "read_ranges"]
-
 READ_RUN_MIN = 16 << 10
 """A run of at least this many bytes is read by its own system call; a shorter one is copied from a mapping."""
 

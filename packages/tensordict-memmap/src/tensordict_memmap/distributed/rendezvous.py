@@ -29,8 +29,6 @@ from tensordict_memmap.distributed.errors import RankError, describe_failure, fa
 from tensordict_memmap.distributed.team import Team, has_ended, host_name
 from tensordict_memmap.engine.future import Cancelled
 
-__all__ = ["Link", "join", "joined"]
-
 _LOOK = 0.5
 """Seconds after which a rank that waits for another one on the same machine checks whether that has ended."""
 

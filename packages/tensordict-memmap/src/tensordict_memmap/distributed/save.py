@@ -45,8 +45,6 @@ from tensordict_memmap.schema.node import plain
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import Stage, saving
 
-__all__ = ["TIMEOUT", "ShardedSave", "make_files", "saving_layout", "seconds_of"]
-
 TIMEOUT = 1800.0
 """The default number of seconds to wait for another rank, that of torch's process groups."""
 

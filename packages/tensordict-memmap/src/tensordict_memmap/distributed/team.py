@@ -16,8 +16,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from tensordict_memmap.engine.syscalls import system_text
 
-__all__ = ["Team", "has_ended", "host_name", "process_name", "team_of"]
-
 
 class Team:
     """The ranks that save together.

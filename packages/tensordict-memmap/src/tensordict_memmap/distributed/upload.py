@@ -35,8 +35,6 @@ from tensordict_memmap.saving.job import Run
 from tensordict_memmap.schema.node import Path
 from tensordict_memmap.storage.manifest import Manifest
 
-__all__ = ["Target", "UploadPlan", "bytes_of_share", "exchange", "upload_share"]
-
 _IN_FLIGHT = 3
 """Parts that a rank uploads at once; each takes 8 MiB or more."""
 

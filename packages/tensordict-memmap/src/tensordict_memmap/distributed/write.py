@@ -17,8 +17,6 @@ from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.schema.node import Path, plain
 from tensordict_memmap.schema.plan import plain_address
 
-__all__ = ["byte_strides", "ranges_of", "writes_of"]
-
 _LONG_RUN = 256 << 10
 """If the runs of a scattered part have at least this many bytes, each is a separate range."""
 

@@ -15,18 +15,6 @@ from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_hexdigest, xxh3_64_intdigest
 
 from tensordict_memmap.engine import syscalls
 
-__all__ = [
-    "BLOCK",
-    "DIGITS",
-    "Extent",
-    "checksum_of",
-    "digits_of_ranges",
-    "hash_bytes",
-    "hash_of_file",
-    "join_hashes",
-    "read_checksum",
-]
-
 BLOCK = 4 << 20
 """The default block size in bytes."""
 

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Descriptor"]
-
 _NOTHING = itertools.repeat(None)
 _chain: Any = itertools.chain.__new__
 

@@ -19,8 +19,6 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.tuning import DIRECT_MIN, STAGING_BYTES
 
-__all__ = ["DirectFile"]
-
 _BLOCK = max(4096, mmap.PAGESIZE)
 """The alignment of direct writes, in the file and in memory: that of disks, and no page of the cache has bytes of both
 kinds of writes."""

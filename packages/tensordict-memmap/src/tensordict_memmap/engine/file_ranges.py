@@ -11,8 +11,6 @@ from tensordict_memmap.engine.sources import FileRange, Run
 from tensordict_memmap.engine.tuning import SMALL_FILE
 from tensordict_memmap.schema.node import Path, Stacked, plain
 
-__all__ = ["file_ranges"]
-
 
 def file_ranges(
     keys: Sequence[Path],

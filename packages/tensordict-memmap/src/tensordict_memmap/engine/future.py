@@ -16,8 +16,6 @@ from typing import Any
 
 from tensordict_memmap.engine.progress import progress_bar, shows_progress
 
-__all__ = ["Cancelled", "Progress", "SaveFuture", "end_pending", "run_save"]
-
 Progress = Callable[[int], None]
 """A callback that takes the number of bytes just written."""
 

@@ -10,8 +10,6 @@ import contextlib
 import gc
 from collections.abc import Callable, Iterator
 
-__all__ = ["gc_paused"]
-
 
 @contextlib.contextmanager
 def gc_paused(short: bool = True) -> Iterator[Callable[[], None]]:

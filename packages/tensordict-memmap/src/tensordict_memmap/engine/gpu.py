@@ -9,8 +9,6 @@ import torch
 
 from tensordict_memmap.engine.tuning import JOB_BYTES
 
-__all__ = ["finish_device_work", "from_gpu", "staging"]
-
 _local = threading.local()
 
 

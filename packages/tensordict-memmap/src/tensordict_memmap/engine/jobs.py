@@ -28,8 +28,6 @@ from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Contiguous, Run, Scattered, Strided, ViaTorch, as_array, chunks, dense_axis
 from tensordict_memmap.engine.tuning import COPY_BYTES, JOB_BYTES, KERNEL_CALL_MIN, STAGING_BYTES
 
-__all__ = ["Part", "Write", "cut_into_jobs"]
-
 Part = Contiguous | Run | Scattered | Strided | ViaTorch
 """A source by its layout in memory and in the file."""
 

@@ -18,8 +18,6 @@ from typing import Any, Self
 
 from tensordict_memmap.engine import syscalls
 
-__all__ = ["MappedRange", "keep_open", "mapped_range", "ranges"]
-
 _FAILED = ctypes.c_void_p(-1).value
 _NOTHING = itertools.repeat((None, 0))
 _address_and_size = operator.itemgetter(0, 1)

@@ -7,8 +7,6 @@ import os
 
 from tensordict_memmap.engine.syscalls import system_text
 
-__all__ = ["is_mount", "is_on_network"]
-
 _NETWORK = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "beegfs", "ceph", "glusterfs", "gpfs", "lustre"))
 _REMOTE_FUSE = ("ssh", "s3", "gcs", "goofys", "rclone", "gluster", "ceph", "juice", "blob", "dav")
 """Parts of the names of FUSE file systems that keep their files elsewhere; others, such as fuseblk, do not."""

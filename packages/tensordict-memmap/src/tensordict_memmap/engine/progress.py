@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["progress_bar", "progress_if_long", "shows_progress"]
-
 _DELAY = 2.0
 """The seconds after which the bar appears by default."""
 

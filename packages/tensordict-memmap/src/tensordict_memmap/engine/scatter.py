@@ -21,8 +21,6 @@ from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Scattered, chunks
 from tensordict_memmap.engine.tuning import JOB_BYTES, RUN_WRITE_MIN
 
-__all__ = ["run_offsets", "scatter_jobs"]
-
 
 def scatter_jobs(part: Scattered) -> Iterator[tuple[object, Callable[[Sink], None], int]]:
     """Split a scattered part into jobs; yield the key, the function that writes, and the bytes of each.

@@ -20,8 +20,6 @@ from tensordict_memmap.engine.sink import Sink
 from tensordict_memmap.engine.sources import Contiguous, Run, Scattered, Strided, ViaTorch
 from tensordict_memmap.engine.tuning import HASH_BYTES, JOB_BYTES, SMALL_RANGES_BYTES, are_ranges_small
 
-__all__ = ["Segment", "join_segments", "whole_extent"]
-
 
 def join_segments(
     parts: Iterable[Contiguous | Run | Scattered | Strided | ViaTorch], extents: Mapping[int, Extent]

@@ -24,8 +24,6 @@ from tensordict_memmap.engine.direct import DirectFile
 from tensordict_memmap.engine.mapped_range import mapped_range
 from tensordict_memmap.engine.tuning import JOB_BYTES, MAPPED_COPY_MIN, are_ranges_small
 
-__all__ = ["Put", "Sink", "error_context", "is_mapping_fast", "reserve_file", "reserve_files"]
-
 Put = Callable[[Sequence[int], Sequence[int], int], None]
 """A function of ``(addresses, sizes, offset)`` that writes ranges of memory to the file, one after another."""
 

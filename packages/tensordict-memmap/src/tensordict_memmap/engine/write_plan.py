@@ -34,8 +34,6 @@ from tensordict_memmap.engine.sink import Sink, error_context
 from tensordict_memmap.engine.sources import Contiguous, FileRange, Run, Scattered, Strided, ViaTorch, classify
 from tensordict_memmap.engine.tuning import DIRECT_FILE_MIN, DISK_THREADS, SMALL_FILE, load_kernels
 
-__all__ = ["FileWrite", "write_files", "write_into"]
-
 
 @dataclass(slots=True)
 class FileWrite:

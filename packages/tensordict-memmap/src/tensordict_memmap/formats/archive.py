@@ -19,17 +19,6 @@ from typing import Any
 
 from tensordict_memmap.formats.names import MANIFEST, META, check_path
 
-__all__ = [
-    "ALIGNMENT",
-    "ENDING",
-    "METHODS",
-    "Member",
-    "blocks",
-    "check_description",
-    "local_header",
-    "read_index",
-]
-
 ENDING = ".tdz"
 METHODS = {
     "stored": zipfile.ZIP_STORED,

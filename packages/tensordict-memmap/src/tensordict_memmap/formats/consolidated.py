@@ -33,8 +33,6 @@ from tensordict_memmap.schema.node import (
     subject,
 )
 
-__all__ = ["EXTRA_START", "FIELDS", "LENGTHS", "OFFSETS", "VALUES", "end_of_leaves", "jagged", "parse", "parse_extra"]
-
 VALUES, OFFSETS, LENGTHS = "<NJT_VALUES>", "<NJT_OFFSETS>", "<NJT_LENGTHS>"
 """The prefixes of the names of the parts of a jagged tensor."""
 

@@ -18,8 +18,6 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import WRAPPED, Leaf, Node, Parts, Path, Value, leaves, show
 from tensordict_memmap.schema.plan import LAZY, check_source, plain_address
 
-__all__ = ["Columns", "count_of", "describe", "lay_out", "stored_tensors"]
-
 _ALIGNMENT = 8
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from tensordict_memmap.formats import archive
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, LONGEST_HEADER, load_header
 
-__all__ = ["ARCHIVE", "CONSOLIDATED", "SAFETENSORS", "TREE", "format_by_content", "format_by_name"]
-
 TREE, SAFETENSORS, ARCHIVE, CONSOLIDATED = "tree", "safetensors", "archive", "consolidated"
 
 _END_OF_ARCHIVE = b"PK\5\6"

@@ -11,21 +11,6 @@ import re
 import sys
 from collections.abc import Callable
 
-__all__ = [
-    "LEAF",
-    "MANIFEST",
-    "META",
-    "MOST_PARTS",
-    "PATH",
-    "RESERVED_FIELDS",
-    "SHAPES",
-    "STAGING",
-    "FileNames",
-    "check_path",
-    "encode_key",
-    "is_escape",
-]
-
 META = "meta.json"
 """The name of the file that describes a node."""
 

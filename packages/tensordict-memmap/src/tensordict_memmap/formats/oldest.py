@@ -17,8 +17,6 @@ from tensordict_memmap.schema.dtypes import QUANTIZED, is_possible
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, show
 from tensordict_memmap.schema.plan import LAZY
 
-__all__ = ["META_PT", "parse_oldest"]
-
 META_PT = "meta.pt"
 LEAF_META = ".meta.pt"
 

@@ -30,8 +30,6 @@ from tensordict_memmap.schema.node import (
 )
 from tensordict_memmap.schema.plan import LAZY
 
-__all__ = ["Folder", "damaged", "parse"]
-
 _MOST_DIMS = 64
 """The most dimensions of a tensor in torch."""
 

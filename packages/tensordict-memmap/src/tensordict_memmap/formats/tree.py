@@ -13,18 +13,6 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Leaf, Node, Parts, Value, leaves, show
 from tensordict_memmap.schema.plan import LAZY, check_source, memory_of
 
-__all__ = [
-    "DENSE",
-    "FORMAT_VERSION",
-    "METADATA",
-    "NON_TENSOR",
-    "NON_TENSOR_STACK",
-    "OTHER_PICKLE",
-    "STACK_PICKLE",
-    "describe",
-    "name_files",
-]
-
 FORMAT_VERSION = 1
 DENSE = "<class 'tensordict._td.TensorDict'>"
 METADATA = "<class 'tensordict.tensorclass.MetaData'>"

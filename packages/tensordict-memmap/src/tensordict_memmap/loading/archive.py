@@ -25,8 +25,6 @@ from tensordict_memmap.storage.verify import damaged
 from tensordict_memmap.tensor.mapping import Mapping
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["Archive", "ArchiveOpener", "bytes_of"]
-
 
 class Archive(ListedFolder):
     """An open archive: its members, and the mapping of the whole file.

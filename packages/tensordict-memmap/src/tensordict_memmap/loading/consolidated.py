@@ -17,8 +17,6 @@ from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import build
 from tensordict_memmap.tensor.mapping import Mapping, check_mode, open_file
 
-__all__ = ["bytes_of", "from_consolidated"]
-
 
 def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> Any:
     """Open a consolidated file, which `consolidate` wrote, without a copy.

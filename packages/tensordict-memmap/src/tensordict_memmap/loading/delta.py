@@ -38,8 +38,6 @@ from tensordict_memmap.storage.verify import damaged
 from tensordict_memmap.tensor.mapping import MODES
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["Base", "checksums_of", "contiguous_source", "open_base", "read_delta", "resolve"]
-
 OpenTree = Callable[[str], Any]
 """Opens a saved folder copy-on-write, without unpickling values."""
 

@@ -18,8 +18,6 @@ from tensordict_memmap.formats.names import META
 from tensordict_memmap.formats.oldest import META_PT
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_NAME, SINGLE_NAME
 
-__all__ = ["format_of", "opened"]
-
 _T = TypeVar("_T")
 _Witness = tuple[int, int, int, int] | None
 _MOST_ATTEMPTS = 200

@@ -24,8 +24,6 @@ from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.schema.node import nearest
 from tensordict_memmap.tensor.mapping import Place, places_of
 
-__all__ = ["in_memory", "is_worth_reading", "prefetch"]
-
 _BLOCK_BYTES = 1 << 20
 """The maximum number of bytes that one request reads into memory. Larger blocks leave the cache of the processor
 before they are copied, and take up to 1.5 times as long."""

@@ -26,8 +26,6 @@ from tensordict_memmap.schema.node import Leaf, show
 from tensordict_memmap.tensor.mapping import Mapping, open_file
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["LeafOpener", "check_mappable"]
-
 _MANY = 10_000
 """The number of files from which the limit of mappings is checked."""
 

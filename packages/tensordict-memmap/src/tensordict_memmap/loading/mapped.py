@@ -15,8 +15,6 @@ from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.tensor.mapping import are_mapped
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["is_memmap", "memmap_refresh_", "take_over"]
-
 
 def memmap_refresh_(td: Any, *, allow_pickle: bool | None = None) -> Any:
     """Update a mapped tensordict with entries that were added to its folder or replaced there.

@@ -46,8 +46,6 @@ from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 from tensordict_memmap.storage.verify import leaf_files, open_sealed, verify_tree
 
-__all__ = ["describe", "open_any", "open_folder", "open_packed", "open_tree"]
-
 _MOST_ATTEMPTS = 20
 
 

@@ -32,8 +32,6 @@ from tensordict_memmap.storage.snapshot import ListedFolder
 from tensordict_memmap.storage.staging import temporary_folder
 from tensordict_memmap.tensor.mapping import Mapping
 
-__all__ = ["RemoteFolder", "RemoteOpener", "RemoteSave", "load_remote_packed"]
-
 _FIRST_READ = 1 << 16
 """Bytes of a safetensors file that are read first; most headers fit in."""
 

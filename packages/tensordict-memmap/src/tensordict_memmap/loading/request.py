@@ -13,8 +13,6 @@ from tensordict_memmap.schema.select import Keys, Rows, Selection
 from tensordict_memmap.storage.verify import check_level
 from tensordict_memmap.tensor.mapping import check_mode
 
-__all__ = ["LoadRequest", "key_path", "selection_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:

@@ -51,19 +51,6 @@ from tensordict_memmap.tensor.mapping import MODES
 from tensordict_memmap.tensor.mapping import Mapping as FileMapping
 from tensordict_memmap.tensor.mapping import open_file as open_mapped
 
-__all__ = [
-    "Opened",
-    "Resolve",
-    "assembled",
-    "chosen_part",
-    "load_packed",
-    "open_file",
-    "open_shards",
-    "read_header",
-    "views",
-]
-
-
 Opened = tuple[dict[str, torch.Tensor], dict[str, str], FileMapping]
 """The tensors, the metadata and the mapping of a file."""
 

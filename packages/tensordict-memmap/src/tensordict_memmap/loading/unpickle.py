@@ -8,8 +8,6 @@ from typing import Any
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Node, Value, nodes, subject
 
-__all__ = ["PickleNotAllowed", "unpickle"]
-
 
 class PickleNotAllowed(ValueError, RuntimeError):
     """A save holds a pickled value, and the caller does not allow to unpickle it."""

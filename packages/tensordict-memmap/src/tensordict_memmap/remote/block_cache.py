@@ -25,8 +25,6 @@ from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.syscalls import fcntl
 from tensordict_memmap.remote.store import Store
 
-__all__ = ["BLOCK_BYTES", "BlockCache", "CachedFile", "Spans"]
-
 T = TypeVar("T")
 
 _BLOCK_BITS = 16

@@ -10,8 +10,6 @@ from typing import Any
 from tensordict_memmap.remote import snapshots
 from tensordict_memmap.remote.store import Store
 
-__all__ = ["PART_MIN", "Multipart", "part_size"]
-
 PART_MIN = 5 << 20
 """The smallest part that S3 accepts, but for the last one of an object."""
 

@@ -22,8 +22,6 @@ import torch
 from tensordict_memmap.engine.sources import collapse, merged
 from tensordict_memmap.remote.store import Store
 
-__all__ = ["RangeReader"]
-
 _MOST_REQUEST_BYTES = 1 << 23
 
 _MOST_BATCH_REQUESTS = 128

@@ -24,8 +24,6 @@ import orjson
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.storage.manifest import NAME, Manifest
 
-__all__ = ["Snapshot", "SnapshotWriter", "current_snapshot", "remove_orphans"]
-
 _SNAPSHOT_NAME = re.compile(r"tensordict-[0-9a-f]{16}")
 
 RENEW_SECONDS = 600.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["Store", "batches"]
-
 _Item = TypeVar("_Item")
 
 _Range = tuple[str, int, int]

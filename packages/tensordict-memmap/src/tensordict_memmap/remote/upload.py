@@ -22,8 +22,6 @@ from tensordict_memmap.remote.store import Store, batches
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.staging import temporary_folder
 
-__all__ = ["save_remote"]
-
 _MOST_GROUP_BYTES = 1 << 26
 """The maximum number of bytes of a group of files to upload at once; a larger file forms a group alone."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["is_remote", "local_path"]
-
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(://|::)")
 _LOCAL = re.compile(r"(file|local)://")
 

@@ -27,8 +27,6 @@ from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["add_entry"]
-
 
 def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor, *, copy_data: bool) -> Any:
     """Save one more entry to the folder of a tensordict and return the mapped entry.

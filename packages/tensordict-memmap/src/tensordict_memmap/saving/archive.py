@@ -41,14 +41,6 @@ from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
 from tensordict_memmap.storage.transaction import save_file, save_folder
 from tensordict_memmap.tensor.mapping import Mapping
 
-__all__ = [
-    "ArchiveWriter",
-    "is_memmap_archive",
-    "pack_memmap",
-    "refresh_archive_checksums",
-    "unpack_memmap",
-]
-
 
 def is_memmap_archive(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is an archive of a tensordict.

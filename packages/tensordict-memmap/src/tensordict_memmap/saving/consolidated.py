@@ -32,8 +32,6 @@ from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
 from tensordict_memmap.schema.plan import check_depth, plan, too_deep
 from tensordict_memmap.tensor.mapping import Mapping
 
-__all__ = ["consolidate", "is_consolidated", "save_consolidated"]
-
 
 def consolidate(
     td: Any,

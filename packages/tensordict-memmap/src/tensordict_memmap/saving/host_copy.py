@@ -12,8 +12,6 @@ import torch
 
 from tensordict_memmap.engine.gpu import finish_device_work
 
-__all__ = ["HostMemory", "copy_to_host"]
-
 _ALIGNMENT = 64
 
 

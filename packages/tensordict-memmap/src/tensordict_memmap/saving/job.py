@@ -22,8 +22,6 @@ from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
 
-__all__ = ["Run", "SaveJob", "Writer", "save"]
-
 _SHORT = 1 << 26
 """Bytes that are written in milliseconds, so that the garbage collector may wait for it."""
 

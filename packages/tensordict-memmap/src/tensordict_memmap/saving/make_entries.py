@@ -23,8 +23,6 @@ from tensordict_memmap.schema.nested import nested_of
 from tensordict_memmap.schema.node import show
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["make_memmap", "make_memmap_from_storage", "make_memmap_from_tensor"]
-
 
 def make_memmap(
     td: Any,

@@ -11,8 +11,6 @@ from tensordict_core.extension import check_options
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE, format_by_name
 from tensordict_memmap.remote.urls import is_remote, local_path
 
-__all__ = ["DEFAULTS", "FORMATS", "SHARED_MEMORY", "SaveOptions", "check_local"]
-
 FORMATS = (TREE, SAFETENSORS, ARCHIVE)
 SHARED_MEMORY = "shared memory"
 

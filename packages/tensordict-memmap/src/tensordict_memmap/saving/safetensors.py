@@ -41,8 +41,6 @@ from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
 from tensordict_memmap.storage.manifest import Entry, Manifest
 
-__all__ = ["SafetensorsWriter", "shard_names", "split", "to_safetensors"]
-
 
 def to_safetensors(
     data: Any,

@@ -18,8 +18,6 @@ from tensordict_memmap.schema.node import Leaf, plain
 from tensordict_memmap.schema.plan import check_source, plan
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = ["share"]
-
 
 def share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -> Any:
     """Return the tensordict, or a new one of the same structure, with its tensors in shared memory."""

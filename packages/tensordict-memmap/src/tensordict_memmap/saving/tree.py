@@ -32,16 +32,6 @@ from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.manifest import Entry, Manifest
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
-__all__ = [
-    "TreeFile",
-    "TreeWriter",
-    "escaped_names",
-    "leaf_files",
-    "link_file",
-    "node_files",
-    "refuse_mapped",
-]
-
 
 class TreeFile(NamedTuple):
     """One file of a tree.

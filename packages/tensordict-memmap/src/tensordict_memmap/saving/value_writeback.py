@@ -24,8 +24,6 @@ from tensordict_memmap.schema.build import VALUE_FOLDER, VALUE_IN_FILE
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.storage import ownership
 
-__all__ = ["write_back"]
-
 
 def write_back(old: Any, new: Any) -> None:
     """Save a new value to the folder of the old one, if it has a folder.

@@ -22,8 +22,6 @@ from tensordict_core.extension import Meta, annotate
 from tensordict_memmap.schema.node import STACKED, WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.schema.node import Path as Key
 
-__all__ = ["VALUE_FOLDER", "VALUE_IN_FILE", "build", "check_on_meta", "fill", "remember_file"]
-
 VALUE_FOLDER = "value_folder"
 """The annotation of non-tensor data with the folder that its changes are saved to."""
 

@@ -18,9 +18,6 @@ from tensordict_core.extension import Node as TensorNode
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, Value, listed, nodes, plain, show
 from tensordict_memmap.schema.plan import LAZY, plan
 
-__all__ = ["Report", "differences", "fit", "refuse", "refuse_new_keys", "table", "write"]
-
-
 Key = str | Path
 
 

@@ -7,8 +7,6 @@ from math import prod
 
 import torch
 
-__all__ = ["count_of", "nested_of", "shape_of", "values"]
-
 
 def nested_of(
     values: torch.Tensor, rows: Sequence[Sequence[int]], *, jagged: bool, ragged: int = 1, dims: int = 0

@@ -18,31 +18,6 @@ import torch
 
 from tensordict_core.extension import find_type, type_name
 
-__all__ = [
-    "STACKED",
-    "WRAPPED",
-    "Dense",
-    "Entry",
-    "Leaf",
-    "Node",
-    "Parts",
-    "Path",
-    "Stacked",
-    "Value",
-    "are_names",
-    "candidate_names",
-    "find_class",
-    "leaves",
-    "listed",
-    "nearest",
-    "nodes",
-    "outer_size",
-    "plain",
-    "registered_name",
-    "show",
-    "subject",
-]
-
 WRAPPED = "_tensordict"
 """The name of the one part of a tensorclass."""
 

@@ -18,18 +18,6 @@ from tensordict_core import (
 )
 from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Path, Value, registered_name, show
 
-__all__ = [
-    "LAZY",
-    "MOST_NODES",
-    "check_depth",
-    "check_source",
-    "memory_of",
-    "plain_address",
-    "plan",
-    "plan_to_save",
-    "too_deep",
-]
-
 LAZY = "<class 'tensordict._lazy.LazyStackedTensorDict'>"
 """The class string of lazy stacks."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Path, Value, nodes
 from tensordict_memmap.schema.select import Selection, keep
 
-__all__ = ["Choice", "Part", "part_of_names", "part_of_schema"]
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -17,8 +17,6 @@ import torch
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, nearest, show
 from tensordict_memmap.schema.plan import plan
 
-__all__ = ["Keys", "Rows", "Selection", "as_index", "keep", "prune", "row_runs", "select", "take_rows"]
-
 Keys = str | tuple[str, ...] | Iterable[str | tuple[str, ...]]
 """The type of ``keys=``: a pattern, or several."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["has_distributed"]
-
 
 def has_distributed(data: Any) -> bool:
     """Return whether a leaf of a tensordict is a DTensor; None has no leaves.

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.storage import locks
 
-__all__ = ["later", "make_room", "remember", "wait", "was_recent"]
-
 _Work = Callable[[], None]
 
 _REMEMBERED = 300.0

@@ -12,8 +12,6 @@ from tensordict_memmap.storage import cleanup, journal, locks, ownership
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.ownership import Save
 
-__all__ = ["put_in_place", "retire"]
-
 
 def put_in_place(stage: str, target: str, manifest: Manifest, durable: bool) -> Save | None:
     """Commit a complete staging folder to its target, in one of the ways that `transaction` describes.

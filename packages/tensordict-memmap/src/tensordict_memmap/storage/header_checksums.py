@@ -13,15 +13,6 @@ from tensordict_memmap.engine.checksums import BLOCK, DIGITS, checksum_of
 from tensordict_memmap.formats.safetensors.header import Header, Slot
 from tensordict_memmap.storage.verify import Range, damaged, verify_ranges, without_checksum
 
-__all__ = [
-    "CHECKSUMS",
-    "drop_packed_checksums",
-    "recorded_checksums",
-    "reserve_checksums",
-    "verify_packed",
-    "write_checksums",
-]
-
 CHECKSUMS = "tensordict_checksums"
 """The key of the checksums in the metadata of a file."""
 

@@ -28,8 +28,6 @@ from tensordict_memmap.storage.ownership import (
 from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.staging import staged_names
 
-__all__ = ["commit", "commit_save", "redo"]
-
 
 class LinkInTheWay(FileExistsError, RuntimeError):
     """A symbolic link has the name of a folder that a save writes to."""

@@ -26,8 +26,6 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.syscalls import fcntl
 
-__all__ = ["FILE", "FOLDER", "close", "lock", "lock_timeout", "locked", "open_for_lock", "open_locked", "try_locked"]
-
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | syscalls.NO_LINK
 """Flags for opening a folder to lock it."""
 

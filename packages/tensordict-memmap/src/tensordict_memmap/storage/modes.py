@@ -12,8 +12,6 @@ from collections.abc import Collection
 
 from tensordict_memmap.storage.manifest import NAME, folders
 
-__all__ = ["PRIVATE_FILE", "PRIVATE_FOLDER", "copy_mode", "copy_modes"]
-
 PRIVATE_FILE = 0o600
 """The mode of a file that is being written to replace another one."""
 

@@ -17,28 +17,6 @@ from tensordict_memmap.storage.manifest import NAME, Manifest, folders
 from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.rows_committed import LOCK, RowsCommitted
 
-__all__ = [
-    "JOURNAL",
-    "STAGED_JOURNAL",
-    "Save",
-    "ancestor_manifests",
-    "find_save",
-    "inside",
-    "manifest_for",
-    "move_foreign",
-    "owned_or_listed_above",
-    "owns_all",
-    "read_manifest",
-    "read_valid_manifest",
-    "remove_files",
-    "remove_owned",
-    "remove_replacements",
-    "remove_save",
-    "rows_committed",
-    "sync_folders",
-    "with_ancestors",
-]
-
 JOURNAL = "tensordict.journal.json"
 """The file name of the journal in the target folder, while a transaction is committed file by file."""
 

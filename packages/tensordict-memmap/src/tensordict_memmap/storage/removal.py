@@ -9,8 +9,6 @@ import shutil
 
 from tensordict_memmap.engine.descriptor import Descriptor
 
-__all__ = ["remove_tree"]
-
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _RELATIVE = {os.open, os.unlink, os.rmdir} <= os.supports_dir_fd and os.scandir in os.supports_fd
 

@@ -16,8 +16,6 @@ import xxhash
 
 from tensordict_memmap.schema import nontensor
 
-__all__ = ["LOCK", "Part", "RaggedState", "Ring", "RowsCommitted", "fingerprint", "resized"]
-
 LOCK = "tensordict.lock"
 """The name of the empty file that writers of a dataset lock; no manifest lists it."""
 

@@ -29,8 +29,6 @@ from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.ownership import JOURNAL, manifest_for, with_ancestors
 from tensordict_memmap.storage.rows_committed import LOCK, fingerprint, resized
 
-__all__ = ["ListedFolder", "Replaced", "SavedFolder", "read_folder", "row_description", "unreplaced"]
-
 _T = TypeVar("_T")
 _MOST_ATTEMPTS = 200
 

@@ -24,21 +24,6 @@ from tensordict_memmap.storage import locks
 from tensordict_memmap.storage.modes import PRIVATE_FILE, copy_mode
 from tensordict_memmap.storage.removal import remove_tree
 
-__all__ = [
-    "file_exists",
-    "list_staged",
-    "make_parents",
-    "put_in_place",
-    "refuse_special",
-    "remove_abandoned",
-    "replace_file",
-    "replacing",
-    "staged_file",
-    "staged_names",
-    "staging_name",
-    "temporary_folder",
-]
-
 _TOKEN = re.compile("[0-9a-f]{16}")
 
 _LONGEST = 255

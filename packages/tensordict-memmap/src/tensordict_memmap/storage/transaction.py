@@ -44,17 +44,6 @@ from tensordict_memmap.storage.staging import (
     staging_name,
 )
 
-__all__ = [
-    "Stage",
-    "add_files",
-    "check_new",
-    "drop_checksums",
-    "recover",
-    "save_file",
-    "save_folder",
-    "saving",
-]
-
 
 def save_file(
     target: str | os.PathLike[str],

@@ -25,8 +25,6 @@ from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, listed, nod
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.manifest import Manifest
 
-__all__ = ["LEVELS", "Range", "check_level", "leaf_files", "open_sealed", "verify_ranges", "verify_tree"]
-
 LEVELS = ("none", "size", "full")
 """The levels of verification, from least to most thorough."""
 

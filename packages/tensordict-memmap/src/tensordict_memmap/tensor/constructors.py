@@ -14,8 +14,6 @@ import torch
 from tensordict_core.extension import with_options
 from tensordict_memmap.schema.nested import count_of, shape_of
 
-__all__ = ["Filled", "check_device"]
-
 
 class LikeOptions(TypedDict, total=False):
     """The options of ``empty_like`` and its siblings, which are those of :meth:`Filled.empty`."""

@@ -25,8 +25,6 @@ from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, JOB_BYTES, THREADED_
 from tensordict_memmap.schema.dtypes import reach
 from tensordict_memmap.tensor.mapping import Mapping
 
-__all__ = ["copy_into", "write_leaves"]
-
 _MOST_OPEN_FILES = 256
 """The number of files to open at once; the usual limit of a process is 1,024."""
 

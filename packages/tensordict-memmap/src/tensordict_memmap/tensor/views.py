@@ -10,8 +10,6 @@ import torch
 from tensordict_memmap.schema.nested import nested_of
 from tensordict_memmap.tensor.mapping import Mapping
 
-__all__ = ["Views"]
-
 
 class Views(torch.Tensor):
     """A tensor with a reference to the mapping of its memory, which views of it have too."""

@@ -16,8 +16,6 @@ from tensordict_nn import distribution_errors as errors
 from tensordict_nn.sampling.aggregation import composite_lp_aggregate
 from tensordict_nn.sampling.interaction import InteractionType, take
 
-__all__ = ["CompositeDistribution", "with_suffix"]
-
 Key = str | tuple[str, ...]
 _ESTIMATES = 1000
 

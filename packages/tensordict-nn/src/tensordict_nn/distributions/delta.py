@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-__all__ = ["Delta"]
-
 
 class Delta(Distribution):
     """A distribution whose samples are always its parameter.

@@ -11,8 +11,6 @@ from torch.nn import functional
 
 from tensordict_nn import distribution_errors as errors
 
-__all__ = ["add_custom_mapping", "biased_softplus", "expln", "inv_softplus", "mappings"]
-
 Mapping = Callable[[Tensor], Tensor]
 _LEAST = 1e-6
 _BIASED = "biased_softplus"

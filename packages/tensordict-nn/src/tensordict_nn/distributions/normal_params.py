@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from tensordict_nn.distributions.mappings import mappings
 
-__all__ = ["AddStateIndependentNormalScale", "NormalParamExtractor"]
-
 
 class NormalParamExtractor(nn.Module):
     """Splits the last dimension into a location and, mapped to positive numbers, a scale.

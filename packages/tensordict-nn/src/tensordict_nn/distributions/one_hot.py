@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.distributions import Categorical, RelaxedOneHotCategorical
 from torch.nn import functional
 
-__all__ = ["OneHotCategorical", "rand_one_hot"]
-
 
 def rand_one_hot(values: Tensor, do_softmax: bool = True) -> Tensor:
     """Draw one-hot vectors along the last dimension.

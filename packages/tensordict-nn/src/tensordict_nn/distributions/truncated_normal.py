@@ -19,8 +19,6 @@ from torch.special import erfcx, log_ndtr, ndtri
 
 from tensordict_nn import distribution_errors as errors
 
-__all__ = ["TruncatedNormal", "TruncatedStandardNormal"]
-
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
 

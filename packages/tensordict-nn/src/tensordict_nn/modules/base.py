@@ -20,8 +20,6 @@ from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
 from tensordict_nn.modules.pickling import carried, restored
 
-__all__ = ["TensorDictModuleBase", "as_keys", "checked_keys", "device_of", "format_module", "require_inputs"]
-
 Keys = list[Any]
 
 

@@ -15,16 +15,6 @@ from torch.nn.modules import module as registry
 
 from tensordict_core.extension import Node, constant_when_traced
 
-__all__ = [
-    "CALL",
-    "has_global_hooks",
-    "has_no_hooks",
-    "has_selected_keys",
-    "may_call_forward",
-    "may_trace_forward",
-    "only_forwards",
-]
-
 CALL: Any = nn.Module.__call__
 
 # torch changes these dictionaries in place and never replaces them

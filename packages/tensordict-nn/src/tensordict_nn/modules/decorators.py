@@ -10,8 +10,6 @@ from tensordict_core import NestedKey
 from tensordict_nn.modules.base import as_keys
 from tensordict_nn.modules.module import TensorDictModule
 
-__all__ = ["as_tensordict_module"]
-
 
 class as_tensordict_module:
     """Decorator of functions that read ``in_keys`` from a tensordict and write results at ``out_keys``.

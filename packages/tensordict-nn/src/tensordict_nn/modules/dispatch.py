@@ -18,8 +18,6 @@ from tensordict_core.extension import Node
 from tensordict_nn import errors
 from tensordict_nn.settings import Block, Setting
 
-__all__ = ["DISPATCHES", "dispatch", "set_dispatch"]
-
 DISPATCHES: Setting[bool] = Setting(True)
 
 

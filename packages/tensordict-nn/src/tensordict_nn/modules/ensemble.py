@@ -15,8 +15,6 @@ from tensordict_nn.params.functional import from_module
 from tensordict_nn.params.leaves import copy_tied
 from tensordict_nn.params.stacking import stack_parameters
 
-__all__ = ["EnsembleModule"]
-
 
 def _without_memory(module: TensorDictModuleBase) -> TensorDictModuleBase:
     """Return a copy of a module on the meta device, or the module itself if it cannot be copied."""

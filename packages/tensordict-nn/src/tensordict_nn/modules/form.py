@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from tensordict_core.extension import constant_when_traced
 
-__all__ = ["Form", "KeyList", "decoded", "encoded"]
-
 
 class Form(NamedTuple):
     """The keys and options of a module, in the order that a call unpacks.

@@ -37,8 +37,6 @@ from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.modules.form import Form, KeyList, decoded, encoded
 from tensordict_nn.modules.skipping import may_skip, skips
 
-__all__ = ["TensorDictModule", "TensorDictModuleWrapper", "WrapModule", "step", "traced_step"]
-
 # The attributes that a call depends on, see `form`.
 _FORM_ATTRIBUTES = frozenset(
     (

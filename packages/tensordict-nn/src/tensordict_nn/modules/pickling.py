@@ -7,8 +7,6 @@ from typing import Any
 
 from tensordict_nn import errors
 
-__all__ = ["carried", "restored"]
-
 
 class _Carried:
     """A function in the state of a module."""

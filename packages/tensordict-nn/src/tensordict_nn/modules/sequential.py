@@ -18,9 +18,6 @@ from tensordict_nn.modules.dispatch import dispatch
 from tensordict_nn.modules.module import TensorDictModule, WrapModule, step, traced_step
 from tensordict_nn.modules.skipping import may_skip, skips
 
-__all__ = ["TensorDictSequential"]
-
-
 _READ, _WRITTEN = TensorDictModule.in_keys, TensorDictModule.out_keys
 
 

@@ -16,8 +16,6 @@ from tensordict_core.extension import is_compiling
 from tensordict_nn import errors
 from tensordict_nn.settings import Block, Setting
 
-__all__ = ["MODE", "may_skip", "set_skip_existing", "skip_existing", "skips"]
-
 Mode = bool | Sequence[NestedKey]
 MODE: Setting[Any] = Setting(False)
 

@@ -18,8 +18,6 @@ from tensordict_nn import errors
 from tensordict_nn.modules.base import TensorDictModuleBase, require_inputs
 from tensordict_nn.modules.dispatch import dispatch
 
-__all__ = ["TensorClassModuleBase", "TensorClassModuleWrapper"]
-
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 

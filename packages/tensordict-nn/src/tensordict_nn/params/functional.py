@@ -38,8 +38,6 @@ from tensordict_nn.params.plan import Plan, Slot, bind, find_plan
 from tensordict_nn.params.tensordict_params import TensorDictParams
 from tensordict_nn.params.uninitialized import is_mapped_without_shape
 
-__all__ = ["from_module", "to_module"]
-
 _META = Meta(torch.Size(()))
 _PARAMETER = {Parameter}
 

@@ -8,8 +8,6 @@ from torch.nn.parameter import Buffer, Parameter, is_lazy
 from tensordict_core import LazyStackedTensorDict
 from tensordict_nn import errors
 
-__all__ = ["as_buffer", "as_parameter", "can_be_trained", "copy_tied", "require_common_keys"]
-
 
 def can_be_trained(tensor: Tensor) -> bool:
     """Return whether a tensor can require gradients."""

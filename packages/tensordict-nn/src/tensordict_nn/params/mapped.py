@@ -15,8 +15,6 @@ from torch import Tensor
 
 from tensordict_core.extension import writes_to
 
-__all__ = ["Guard", "file_among", "maps_files", "warn_of_file"]
-
 _known: set[str] = set()
 """The files that a warning named already."""
 

@@ -22,8 +22,6 @@ from tensordict_core.extension import (
 )
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained
 
-__all__ = ["add_operations", "is_entry", "pairs_of_leaves", "plan_write"]
-
 
 def is_entry(value: Any) -> bool:
     """Return whether a value among the parameters, buffers and modules of a node is an entry: no plain module is."""

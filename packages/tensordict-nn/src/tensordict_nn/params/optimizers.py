@@ -19,8 +19,6 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from tensordict_core.extension import annotation, is_compiling
 
-__all__ = ["NOTED", "Replaced"]
-
 NOTED: Callable[[], None] = lambda: None  # noqa: E731  # in place of the dead reference of a permanent call
 """The `Replaced.swap` of a module whose parameters were replaced permanently and recorded."""
 

@@ -23,8 +23,6 @@ from tensordict_nn import errors
 from tensordict_nn.params.mapped import maps_files
 from tensordict_nn.params.optimizers import Replaced
 
-__all__ = ["Plan", "Slot", "bind", "find_plan", "put"]
-
 Path = tuple[str, ...]
 Slot = tuple[dict[str, Any], str]
 # A node of a structure: the position of its parent, its key there, its type, its keys, and its keys of tensors.

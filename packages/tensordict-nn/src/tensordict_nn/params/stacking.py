@@ -17,8 +17,6 @@ from tensordict_nn.params.functional import from_module
 from tensordict_nn.params.tensordict_params import TensorDictParams
 from tensordict_nn.params.uninitialized import stack_lazy
 
-__all__ = ["from_modules", "stack_parameters"]
-
 
 def _stacked(column: tuple[Any, ...], path: tuple[str, ...], expand_identical: bool) -> Tensor:
     first: Tensor = column[0]

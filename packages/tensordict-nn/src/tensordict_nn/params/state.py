@@ -12,8 +12,6 @@ from tensordict_core import UnbatchedTensor, is_non_tensor
 from tensordict_core.extension import TensorCollection
 from tensordict_nn import errors
 
-__all__ = ["check_names", "joined_keys", "keep_buffers", "load_unbatched", "save_unbatched"]
-
 
 def check_names(keys: Iterable[str], state: Mapping[str, Any], prefix: str) -> None:
     """Raise an error if a state dict has an entry under the name of a key."""

@@ -37,8 +37,6 @@ from tensordict_nn.params.mapped import file_among, warn_of_file
 from tensordict_nn.params.operations import add_operations, is_entry, pairs_of_leaves, plan_write
 from tensordict_nn.params.state import check_names, joined_keys, keep_buffers, load_unbatched, save_unbatched
 
-__all__ = ["TensorDictParams"]
-
 Hook = Callable[["TensorDictParams", Any], Any]
 
 

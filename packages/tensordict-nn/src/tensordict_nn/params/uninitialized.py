@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter
 
-__all__ = ["BatchedUninitializedBuffer", "BatchedUninitializedParameter", "is_mapped_without_shape", "stack_lazy"]
-
 
 class _Stacked:
     """The base class of parameters and buffers without a shape."""

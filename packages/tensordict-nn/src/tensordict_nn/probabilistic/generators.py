@@ -15,8 +15,6 @@ from torch import Tensor
 
 from tensordict_core.extension import is_compiling
 
-__all__ = ["draw_with", "resolve_generator", "use_generator"]
-
 
 @contextmanager
 def use_generator(generator: torch.Generator | None) -> Iterator[None]:

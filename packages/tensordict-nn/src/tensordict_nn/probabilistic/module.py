@@ -19,8 +19,6 @@ from tensordict_nn.probabilistic.generators import draw_with, resolve_generator
 from tensordict_nn.sampling.aggregation import composite_lp_aggregate
 from tensordict_nn.sampling.interaction import InteractionType, interaction_type, take
 
-__all__ = ["ProbabilisticTensorDictModule"]
-
 _SUM = "sample_log_prob"
 
 

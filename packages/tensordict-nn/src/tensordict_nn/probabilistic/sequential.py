@@ -15,8 +15,6 @@ from tensordict_nn.modules.sequential import TensorDictSequential, chained_keys,
 from tensordict_nn.probabilistic.module import ProbabilisticTensorDictModule
 from tensordict_nn.sampling.interaction import InteractionType, imply, interaction_type
 
-__all__ = ["ProbabilisticTensorDictSequential"]
-
 
 class ProbabilisticTensorDictSequential(TensorDictSequential):
     """A sequence of modules, of which the last one or several are probabilistic.

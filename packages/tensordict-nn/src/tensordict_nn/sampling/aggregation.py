@@ -6,8 +6,6 @@ import os
 
 from tensordict_nn.settings import Block, Setting
 
-__all__ = ["composite_lp_aggregate", "set_composite_lp_aggregate"]
-
 _aggregate: Setting[bool] = Setting(os.environ.get("COMPOSITE_LP_AGGREGATE", "0").lower() in ("1", "true", "yes"))
 
 

@@ -18,8 +18,6 @@ from torch.nn import functional
 from tensordict_nn import distribution_errors as errors
 from tensordict_nn.settings import Block, Setting
 
-__all__ = ["InteractionType", "imply", "interaction_type", "set_interaction_type", "take"]
-
 
 class InteractionType(StrEnum):
     """The value of a distribution that a module uses.

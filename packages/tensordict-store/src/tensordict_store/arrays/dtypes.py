@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["DTYPE", "as_array", "as_bits", "check_plain", "dtype_named", "empty", "numpy_dtype", "torch_dtype"]
-
 DTYPE = "__tensordict_dtype__"
 """Attribute of an array of unsigned integers that are the bits of another dtype: its name."""
 

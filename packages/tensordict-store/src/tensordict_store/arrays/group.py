@@ -13,8 +13,6 @@ from torch import Tensor
 from tensordict_store.arrays.selection import Range, Selection
 from tensordict_store.arrays.values import Encoded
 
-__all__ = ["FACTS", "Array", "Group", "Target", "Writable", "check_facts", "visible_shape"]
-
 FACTS = "__tensordict__"
 """Attribute of a group: its batch size, its names, and the class of a tensorclass."""
 

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from tensordict_core.extension import Index
 
-__all__ = ["ALL", "Range", "Selection", "Selector", "select"]
-
 Range = tuple[int, int]
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 

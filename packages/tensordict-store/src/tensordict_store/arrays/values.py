@@ -14,8 +14,6 @@ import numpy as np
 from tensordict_core import NonTensorData, NonTensorStack
 from tensordict_core.extension import Meta, NoJsonForm, decode_value, encode_value
 
-__all__ = ["BYTES", "PLAIN", "STACK", "TEXT", "VALUE", "Encoded", "decode", "encode", "text_of"]
-
 STACK = "__tensordict_stack__"
 """Attribute of an array of values, one for each position: the batch size."""
 TEXT = "__tensordict_str__"

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["creation_options", "row_chunks"]
-
 _TARGET = 1 << 16
 """Bytes of a chunk that is chosen here: large enough to compress, small enough for the chunk cache of HDF5."""
 _FILTERS = ("compression", "compression_opts", "shuffle", "fletcher32", "scaleoffset", "maxshape")

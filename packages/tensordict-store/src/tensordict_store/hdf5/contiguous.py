@@ -13,8 +13,6 @@ import numpy as np
 
 from tensordict_store.arrays.selection import Selection
 
-__all__ = ["read_rows"]
-
 
 def read_rows(handle: Any, offset: int, selection: Selection, out: np.ndarray[Any, Any]) -> bool:
     """Read runs of whole rows into an array; return whether the selection has that form.

@@ -9,8 +9,6 @@ from typing import Any
 from tensordict_store import errors
 from tensordict_store.extras import require
 
-__all__ = ["File", "open_file"]
-
 MODES = ("r", "r+", "w", "w-", "x", "a")
 
 _open: weakref.WeakSet[File] = weakref.WeakSet()

@@ -24,8 +24,6 @@ from tensordict_store.hdf5.file import File, open_file
 from tensordict_store.hdf5.lowlevel import address, create_contiguous, is_plain_name, memory_type, put_text
 from tensordict_store.tables.staging import staged
 
-__all__ = ["H5Array", "H5Group", "create_file", "open_group"]
-
 
 class H5Array(Array):
     """A dataset of an HDF5 file."""

@@ -10,8 +10,6 @@ import numpy as np
 
 from tensordict_store.extras import require
 
-__all__ = ["address", "create_contiguous", "is_plain_name", "memory_type", "put_text"]
-
 
 @lru_cache(maxsize=64)
 def memory_type(dtype: Any) -> Any:

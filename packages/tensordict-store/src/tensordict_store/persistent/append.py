@@ -14,8 +14,6 @@ from tensordict_store.arrays.group import Array
 from tensordict_store.arrays.values import encode
 from tensordict_store.nodes import inside
 
-__all__ = ["append_rows"]
-
 
 def append_rows(td: Any, rows: Any) -> None:
     """Add rows to a persistent tensordict; see its method ``append``."""

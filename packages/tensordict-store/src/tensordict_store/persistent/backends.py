@@ -10,8 +10,6 @@ from tensordict_store.hdf5.group import open_group as open_h5
 from tensordict_store.zarr.group import create_store
 from tensordict_store.zarr.group import open_group as open_zarr
 
-__all__ = ["BACKENDS", "CREATORS"]
-
 BACKENDS: dict[str, Callable[..., Any]] = {"h5": open_h5, "zarr": open_zarr}
 """Functions that open a file or a store; they return its root group."""
 CREATORS: dict[str, Callable[..., Any]] = {"h5": create_file, "zarr": create_store}

@@ -27,8 +27,6 @@ from tensordict_store.persistent.opened import Opened
 from tensordict_store.persistent.view import PersistentView, PiecesAreCopies
 from tensordict_store.persistent.writing import facts_of, memmap_in_blocks, prepared_tensor, reader
 
-__all__ = ["PersistentTensorDict"]
-
 
 class Options(NamedTuple):
     """The state that all nodes of one persistent tensordict share."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from tensordict_store.persistent.container import PersistentTensorDict
 
-__all__ = ["from_h5", "from_zarr", "to_h5", "to_zarr"]
-
 
 def from_h5(
     h5_file: Any,

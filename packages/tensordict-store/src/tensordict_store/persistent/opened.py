@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Opened"]
-
 
 class Opened:
     """Mixin of a container whose entries are in a file or a group that is open.

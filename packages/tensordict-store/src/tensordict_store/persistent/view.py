@@ -14,8 +14,6 @@ from torch import Tensor
 from tensordict_core import SubTensorDict
 from tensordict_core.extension import Index, Node
 
-__all__ = ["PersistentView", "PiecesAreCopies"]
-
 
 class PiecesAreCopies(Node if TYPE_CHECKING else object):  # type: ignore[misc]  # the base is a constant for mypy
     """Mixin of containers whose indices are views of a file: reads consecutive pieces into memory.

@@ -18,8 +18,6 @@ from tensordict_store.arrays.dtypes import as_array, check_plain
 from tensordict_store.arrays.group import Target
 from tensordict_store.nodes import around, inside
 
-__all__ = ["facts_of", "memmap_in_blocks", "prepared_tensor", "reader"]
-
 _BLOCK = 1 << 24
 """Bytes that are copied at once from one store to another; blocks of this size use the same memory again."""
 

@@ -9,8 +9,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Command", "Reads", "Runs", "Writes", "expand"]
-
 Runs = Sequence[tuple[int, int]]
 Command = tuple[Any, ...]
 """A name of the protocol and its arguments, or `Reads`, or `Writes`."""

@@ -13,8 +13,6 @@ from tensordict_store.redis.event_loop import result_of
 from tensordict_store.redis.replies import ServerError
 from tensordict_store.redis.wire import PLAIN, Wire
 
-__all__ = ["BACKENDS", "Connection"]
-
 BACKENDS = ("redis", "dragonfly")
 """Servers that implement the Redis protocol."""
 

@@ -12,8 +12,6 @@ from tensordict_store.redis.options import DEFAULTS, ServerOptions, StoreOptions
 from tensordict_store.redis.tree import Change, Path, Tree
 from tensordict_store.redis.writes import add_zeros
 
-__all__ = ["Constructors"]
-
 
 class Constructors:
     """``from_tensordict``, ``from_dict``, ``from_store`` and ``from_schema``."""

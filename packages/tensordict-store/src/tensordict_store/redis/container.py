@@ -27,8 +27,6 @@ from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change, Path, Tree, batch_size_of, decoded, encoded
 from tensordict_store.redis.writes import facts_of, write_all
 
-__all__ = ["TensorDictStore"]
-
 
 class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a server has an address
     """A tensordict whose entries are values of a Redis server.

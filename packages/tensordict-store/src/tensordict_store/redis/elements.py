@@ -13,8 +13,6 @@ from tensordict_store.redis.layout import Record, tensor_record
 from tensordict_store.redis.ranges import as_bytes
 from tensordict_store.redis.tree import Change, Path, encoded
 
-__all__ = ["add_elements", "named"]
-
 
 def named(part: Any, names: Any) -> Any:
     """Return a part of a stack with the names of its dimensions, which the elements do not have."""

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["result_of"]
-
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _starting = threading.Lock()
 

@@ -7,8 +7,6 @@ from typing import Any
 from tensordict_store.redis.container import TensorDictStore
 from tensordict_store.redis.lazy import LazyStackedTensorDictStore
 
-__all__ = ["to_store"]
-
 
 def to_store(td: Any, **kwargs: Any) -> TensorDictStore | LazyStackedTensorDictStore:
     """Store a tensordict on a Redis server; a lazy stack becomes a `LazyStackedTensorDictStore`.

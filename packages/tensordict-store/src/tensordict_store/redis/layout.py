@@ -18,20 +18,6 @@ from torch import Tensor
 
 from tensordict_store.arrays.dtypes import check_plain
 
-__all__ = [
-    "Path",
-    "Record",
-    "ends_of",
-    "gone",
-    "join",
-    "parse_record",
-    "parse_size",
-    "shape_of",
-    "split",
-    "tensor_record",
-]
-
-
 Path = tuple[str, ...]
 _ESCAPES = re.compile("%(?=25|2E)")
 

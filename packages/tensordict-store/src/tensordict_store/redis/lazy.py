@@ -25,8 +25,6 @@ from tensordict_store.redis.ranges import Elements, as_bytes
 from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change, Path, Tree, decoded
 
-__all__ = ["LazyStackedTensorDictStore"]
-
 
 class LazyStackedTensorDictStore(ServerNode):
     """A lazy stack on a Redis server; its elements have the same keys and may have different shapes.

@@ -12,8 +12,6 @@ from tensordict_store.redis.commands import Command
 from tensordict_store.redis.layout import Record
 from tensordict_store.redis.tree import Change, Path, Tree
 
-__all__ = ["ServerNode", "rebuilt"]
-
 
 class ServerNode(CustomContainer, abstract=True):
     """A node whose entries are values on a Redis server; its path is its position in the tree of the tensordict."""

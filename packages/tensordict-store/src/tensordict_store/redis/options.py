@@ -10,8 +10,6 @@ import torch
 from tensordict_store.redis.connection import Connection
 from tensordict_store.redis.tree import Tree
 
-__all__ = ["DEFAULTS", "ServerOptions", "StoreOptions", "tree_at"]
-
 
 class _RedisOptions(TypedDict, total=False):
     username: str | None

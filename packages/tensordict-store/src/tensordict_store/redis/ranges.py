@@ -14,8 +14,6 @@ from tensordict_store.arrays.selection import Range, Selection, Selector
 from tensordict_store.redis.commands import Reads
 from tensordict_store.redis.layout import Path, Record, ends_of, gone, shape_of
 
-__all__ = ["Elements", "Request", "as_bytes"]
-
 _GAP = 1024
 """A gap of at most this many bytes between two ranges is read with them, which costs no more than a second command."""
 

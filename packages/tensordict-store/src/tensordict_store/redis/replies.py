@@ -19,8 +19,6 @@ import numpy as np
 
 from tensordict_store.redis.commands import Command, Reads, Writes
 
-__all__ = ["Replies", "ServerError"]
-
 _SMALL = 4096
 _BUFFERS = 128
 """Buffers that one call fills: each takes time in every call, whether bytes come for it or not."""

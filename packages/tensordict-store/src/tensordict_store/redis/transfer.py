@@ -8,8 +8,6 @@ from typing import Any
 from tensordict_store.redis.commands import Command, Reads, Writes
 from tensordict_store.redis.connection import Connection
 
-__all__ = ["gather", "scatter"]
-
 _GUARD = """
 for i = 1, #KEYS - 1 do
   if redis.call('EXISTS', KEYS[i]) == 0 then

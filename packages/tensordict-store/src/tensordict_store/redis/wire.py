@@ -19,8 +19,6 @@ from typing import Any
 from tensordict_store.redis.commands import Command, Reads, Writes, expand
 from tensordict_store.redis.replies import Replies, ServerError
 
-__all__ = ["PLAIN", "Wire"]
-
 PLAIN = frozenset(
     ("host", "port", "db", "unix_socket_path", "username", "password", "socket_timeout", "socket_connect_timeout")
 )

@@ -16,8 +16,6 @@ from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather, scatter
 from tensordict_store.redis.tree import Change, Path, Tree
 
-__all__ = ["add_zeros", "facts_of", "write_all"]
-
 
 def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]) -> None:
     """Write parts of several leaves in one atomic request; parts of rows are read first, in one request too.

@@ -15,8 +15,6 @@ from torch import Tensor
 from tensordict_store.streams import ucxx
 from tensordict_store.streams.wire import MAX_HEADER, Structure, describe, parse
 
-__all__ = ["TensorDictPipe", "TensorDictServer"]
-
 _CHUNK = 1 << 20
 """The number of bytes that are read at once."""
 

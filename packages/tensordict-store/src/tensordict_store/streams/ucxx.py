@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Endpoint", "connect", "listen"]
-
 _MESSAGE = 1 << 20
 """The most bytes of a message."""
 

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, is_non_tensor
 
-__all__ = ["MAX_HEADER", "Structure", "describe", "parse"]
-
 MAX_HEADER = 1 << 26
 """The most bytes of a header."""
 _ALIGNMENT = 8

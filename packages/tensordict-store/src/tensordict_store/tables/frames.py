@@ -13,8 +13,6 @@ from tensordict_core.extension import check_options, with_options
 from tensordict_store.extras import require
 from tensordict_store.tables.options import DEFAULTS, ReadOptions, finish
 
-__all__ = ["columns_of", "from_pandas", "to_pandas"]
-
 
 @with_options(ReadOptions, DEFAULTS)
 def from_pandas(dataframe: Any, **options: Unpack[ReadOptions]) -> TensorDict:

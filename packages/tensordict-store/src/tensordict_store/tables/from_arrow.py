@@ -15,8 +15,6 @@ from torch import Tensor
 from tensordict_core import NestedKey, NonTensorStack, TensorDict
 from tensordict_store.extras import require
 
-__all__ = ["from_arrow"]
-
 Nulls = Literal["raise", "fill", "mask"]
 
 

@@ -11,8 +11,6 @@ import torch
 from tensordict_core import is_non_tensor
 from tensordict_store.extras import require
 
-__all__ = ["to_mds"]
-
 
 def to_mds(
     td: Any,

@@ -9,8 +9,6 @@ import torch
 
 from tensordict_core import TensorDict
 
-__all__ = ["DEFAULTS", "ReadOptions", "finish"]
-
 
 class ReadOptions(TypedDict, total=False):
     """The options of ``from_pandas`` and its siblings; their docstrings explain each."""

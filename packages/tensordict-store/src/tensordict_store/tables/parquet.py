@@ -16,8 +16,6 @@ from tensordict_store.tables.options import ReadOptions, finish
 from tensordict_store.tables.staging import staged
 from tensordict_store.tables.to_arrow import to_arrow
 
-__all__ = ["from_parquet", "iter_parquet", "to_parquet"]
-
 _ROWS = 65_536
 """The number of rows of a source larger than memory that are written, or read, at a time."""
 

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["staged"]
-
 
 @contextmanager
 def staged(path: str | os.PathLike[str]) -> Iterator[str]:

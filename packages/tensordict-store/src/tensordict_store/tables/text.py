@@ -17,8 +17,6 @@ from tensordict_store.tables.frames import columns_of, from_pandas
 from tensordict_store.tables.options import finish
 from tensordict_store.tables.staging import staged
 
-__all__ = ["from_csv", "from_json", "to_csv", "to_json"]
-
 
 def from_csv(
     path: Any,

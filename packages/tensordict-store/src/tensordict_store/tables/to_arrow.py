@@ -11,8 +11,6 @@ from torch import Tensor
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor, is_non_tensor
 from tensordict_store.extras import require
 
-__all__ = ["to_arrow"]
-
 
 def to_arrow(td: Any) -> Any:
     """Return a ``pyarrow.Table`` with a column for each entry of a tensordict, the inverse of `from_arrow`.

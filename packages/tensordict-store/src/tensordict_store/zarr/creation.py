@@ -19,8 +19,6 @@ from tensordict_store.extras import require
 from tensordict_store.zarr.layout import array_options
 from tensordict_store.zarr.store import check_name, consolidated, open_store, to_keep
 
-__all__ = ["NewGroup", "Requests", "value_array"]
-
 _QUEUED = 1 << 26
 """Bytes that wait at most before they are written."""
 _METADATA = "zarr.json"

@@ -20,8 +20,6 @@ from tensordict_store.zarr.creation import NewGroup, Requests, value_array
 from tensordict_store.zarr.layout import array_options
 from tensordict_store.zarr.store import Store, check_name, consolidate, open_store, replace_folder, to_keep
 
-__all__ = ["ZarrArray", "ZarrGroup", "create_store", "open_group"]
-
 
 class ZarrArray(Array):
     """An array of a zarr store."""

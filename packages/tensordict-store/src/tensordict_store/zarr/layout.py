@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["array_options"]
-
 _TARGET = 1 << 20
 """Bytes of a chunk that is chosen here: a request of a remote store carries about so much in the time it waits."""
 _OURS = ("chunks", "shards", "storage_options")

@@ -14,8 +14,6 @@ import numpy as np
 from tensordict_store import errors
 from tensordict_store.extras import require
 
-__all__ = ["Store", "check_name", "consolidate", "consolidated", "open_store", "replace_folder", "to_keep"]
-
 MODES = ("r", "r+", "w", "w-", "a")
 
 

@@ -5,31 +5,6 @@ An ``except`` clause for any of the bases catches them. `errors` has the functio
 
 from __future__ import annotations
 
-__all__ = [
-    "BatchSizeError",
-    "DimensionError",
-    "ExistingKeyError",
-    "InPlaceShapeError",
-    "InPlaceWriteError",
-    "IndexCountError",
-    "KeyThroughLeafError",
-    "NoEntriesError",
-    "NoGroupError",
-    "NoLimitError",
-    "NotAKeyError",
-    "NotASourceError",
-    "NotAValueError",
-    "NotAnIndexError",
-    "NotIterableError",
-    "OperandError",
-    "OutDtypeError",
-    "SizeError",
-    "SourceError",
-    "StackDimError",
-    "StackError",
-    "UnmatchedKeyError",
-]
-
 
 class DimensionError(IndexError, ValueError, RuntimeError):
     """A batch dimension does not exist."""

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["register_pickle_names"]
-
 
 def register_pickle_names(names: Mapping[str, Any], *, weights_only: bool = False) -> None:
     r"""Make classes and functions loadable under the names that earlier pickles contain.

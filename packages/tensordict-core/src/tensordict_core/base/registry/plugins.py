@@ -15,8 +15,6 @@ from types import ModuleType
 from tensordict_core.base import errors
 from tensordict_core.base.tracing import constant_when_traced, is_compiling
 
-__all__ = ["is_loaded", "satellite"]
-
 _loaded: dict[str, ModuleType] = {}
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-__all__ = ["find_handler", "implements"]
-
 _HANDLERS: dict[Any, Callable[..., Any]] = {}
 _PYTHON_HANDLERS: list[tuple[Any, Callable[..., Any]]] = []
 """Handlers of Python functions, latest first; a list, because Dynamo (2.13) does not find such keys in dictionaries."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any
 
-__all__ = ["ENTRY_POINT_GROUP", "containers", "find_type", "register_type", "type_name"]
-
 ENTRY_POINT_GROUP = "tensordict_core.types"
 
 

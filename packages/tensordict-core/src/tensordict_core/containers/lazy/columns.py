@@ -17,8 +17,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["as_nested", "as_padded", "check_padding_side", "combined", "padded_to", "stacked_lists"]
-
 
 def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
     """Return the entries of a column as one: a stacked tensor, or a lazy stack of nodes.

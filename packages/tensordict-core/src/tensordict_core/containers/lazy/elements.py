@@ -11,8 +11,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, names_or_none
 from tensordict_core.base.node import Node, is_leaf_tensor
 
-__all__ = ["broadcast_part", "check_element", "meta_of"]
-
 
 def check_element(td: Any, where: str = "") -> None:
     """Refuse an object that cannot be an element of a lazy stack; ``where`` is its place, for the error."""

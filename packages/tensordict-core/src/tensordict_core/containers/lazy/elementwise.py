@@ -24,8 +24,6 @@ from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.ops.io.compact import mixed
 from tensordict_core.ops.io.format import describe, in_braces, indented
 
-__all__ = ["LazyElementwise"]
-
 _DETAILS = ("show_grad", "show_is_contiguous", "show_is_view", "show_storage_size", "plain")
 """The print options whose values only the stacked tensor has."""
 

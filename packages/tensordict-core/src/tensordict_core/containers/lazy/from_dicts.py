@@ -12,8 +12,6 @@ from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.shape.combine import lazy_stack
 
-__all__ = ["LazyBuilding"]
-
 
 class LazyBuilding(TensorDictBase, abstract=True):
     """``from_dict`` and ``from_list`` of lazy stacks."""

@@ -22,8 +22,6 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.ops.entries.update_inplace import over_rows
 
-__all__ = ["LazyIndexing", "nest"]
-
 Parts = tuple[Any, ...]
 
 

@@ -19,8 +19,6 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.containers.lazy.columns import as_nested, as_padded, stacked_lists
 from tensordict_core.containers.nontensor.data import is_non_tensor
 
-__all__ = ["LazyRagged"]
-
 _FORMS = ("as_list", "as_nested_tensor", "as_padded_tensor")
 
 

@@ -17,8 +17,6 @@ from tensordict_core.containers.lazy.indexing import nest
 from tensordict_core.containers.nontensor.positions import reshape_positions
 from tensordict_core.ops.shape.combine import cat_nodes, stack_nodes
 
-__all__ = ["LazyReshaping"]
-
 
 def _rows(td: Any, dims: int) -> list[Any]:
     """Every position of the first ``dims`` batch dimensions as a tensordict without them."""

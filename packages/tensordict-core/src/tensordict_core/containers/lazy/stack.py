@@ -29,8 +29,6 @@ from tensordict_core.containers.lazy.ragged import LazyRagged
 from tensordict_core.containers.lazy.shape import LazyReshaping
 from tensordict_core.containers.nontensor.data import is_non_tensor
 
-__all__ = ["LazyStackedTensorDict"]
-
 
 def _has_meta_of(td: Any, other: Any) -> bool:
     """Return whether two nodes without names have the same batch size and device."""

@@ -34,8 +34,6 @@ from tensordict_core.containers.nontensor.positions import (
 from tensordict_core.containers.nontensor.update import UpdatesValues
 from tensordict_core.ops.factories.owner import owns_methods
 
-__all__ = ["NonTensorDataBase", "ValueWriter", "expanded_dims", "known_size", "register_value_writer"]
-
 ValueWriter = Callable[["NonTensorDataBase", "NonTensorDataBase"], None]
 """Stores the values of the second argument in place of those of the first, in a file for example."""
 

@@ -24,8 +24,6 @@ from tensordict_core.containers.nontensor.positions import broadcast, index_posi
 from tensordict_core.containers.nontensor.record import Record
 from tensordict_core.ops.io.linked_list import LinkedList, linked_values
 
-__all__ = ["NonTensorData", "NonTensorDataBase", "NonTensorStack", "is_non_tensor"]
-
 _LONGEST = 50
 """The characters of its values that the text of a stack has."""
 

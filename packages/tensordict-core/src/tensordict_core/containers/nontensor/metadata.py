@@ -7,8 +7,6 @@ from typing import Any
 
 from tensordict_core.containers.nontensor.data import NonTensorData
 
-__all__ = ["MetaData"]
-
 
 class MetaData(NonTensorData):
     """Non-tensor data about a whole tensordict: a stack of equal values keeps one of them, regardless of the options.

@@ -17,8 +17,6 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.containers.nontensor.positions import broadcast
 from tensordict_core.ops.factories.operands import over_batch_size
 
-__all__ = ["choose", "compared", "different", "expands", "logical", "ordered", "same"]
-
 
 def same(a: Any, b: Any) -> bool:
     """Return whether two values are equal; values that cannot be compared are the same only if identical."""

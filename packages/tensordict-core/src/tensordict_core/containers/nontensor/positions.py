@@ -19,17 +19,6 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.shape_op import BatchOp, Permute, Reshape, ShapeOp, Squeeze, Unsqueeze
 from tensordict_core.base.write_plan import broadcasts
 
-__all__ = [
-    "broadcast",
-    "index_positions",
-    "moved_positions",
-    "nested",
-    "nested_size",
-    "product_positions",
-    "reshape_positions",
-    "unbind_positions",
-]
-
 
 def product_positions(
     size: Sequence[int], choices: Sequence[Sequence[int]], order: Sequence[int] | None = None

@@ -9,8 +9,6 @@ from typing import Any, Self, Unpack
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.io.from_python import BuildOptions
 
-__all__ = ["Record"]
-
 
 @dataclasses.dataclass
 class _Fields:

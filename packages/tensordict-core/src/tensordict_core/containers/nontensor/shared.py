@@ -20,8 +20,6 @@ from torch.multiprocessing import reductions  # noqa: F401  # registers the pick
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.containers.opaque import OpaqueNode
 
-__all__ = ["SHARED", "SharedValue", "SharesValues", "share_values"]
-
 SHARED = "shared_value"
 """The name of the annotation of non-tensor data whose value is shared."""
 

@@ -9,8 +9,6 @@ from tensordict_core.base.index import Index
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.nontensor.shared import SharesValues
 
-__all__ = ["UpdatesValues"]
-
 
 class UpdatesValues(SharesValues, abstract=True):
     """The methods that replace the values of non-tensor data, part of the class `NonTensorDataBase`."""

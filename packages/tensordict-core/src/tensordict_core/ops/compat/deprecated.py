@@ -12,8 +12,6 @@ from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import Setting, current
 
-__all__ = ["DeprecatedNames", "lazy_legacy", "set_lazy_legacy"]
-
 
 class DeprecatedNames(Node):
     """Deprecated names of methods."""

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from tensordict_core.base.registry.plugins import satellite
 
-__all__ = ["implemented_by"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -11,8 +11,6 @@ from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.signature import with_options
 from tensordict_core.ops.compat.options import LoadOptions, StrPath
 
-__all__ = ["LoadStubs"]
-
 _NAME = "tensordict_memmap"
 
 

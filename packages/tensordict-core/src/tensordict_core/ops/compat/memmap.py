@@ -28,8 +28,6 @@ from tensordict_core.ops.compat.options import (
     StrPath,
 )
 
-__all__ = ["MemmapStubs"]
-
 _NAME = "tensordict_memmap"
 
 

@@ -15,8 +15,6 @@ from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.io.to_python import of_class
 
-__all__ = ["ModuleStubs"]
-
 _NAME = "tensordict_nn"
 
 

@@ -15,16 +15,6 @@ from torch import Tensor
 
 from tensordict_core.base.keys import NestedKey
 
-__all__ = [
-    "ConsolidateOptions",
-    "LoadOptions",
-    "MemmapLikeOptions",
-    "MemmapOptions",
-    "RankSaveOptions",
-    "SaveOptions",
-    "StrPath",
-]
-
 StrPath: TypeAlias = str | PathLike[str]
 
 

@@ -18,8 +18,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["PrivateNames"]
-
 
 class PrivateNames(Node):
     """Methods with a leading underscore that published programs call."""

@@ -15,8 +15,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.ops.compat.implemented import implemented_by
 from tensordict_core.ops.compat.options import StrPath
 
-__all__ = ["StoreStubs"]
-
 
 class StoreStubs(Node):
     """``to_h5``, ``from_h5``, ``to_zarr``, ``from_zarr`` and ``to_store``."""

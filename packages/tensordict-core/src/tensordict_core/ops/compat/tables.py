@@ -12,8 +12,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.ops.compat.implemented import implemented_by
 from tensordict_core.ops.compat.options import StrPath
 
-__all__ = ["TableStubs"]
-
 
 class TableStubs(Node):
     """``to_pandas``, ``from_pandas`` and their siblings."""

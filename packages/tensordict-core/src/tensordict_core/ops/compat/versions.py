@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 
 from torch.torch_version import TorchVersion
 
-__all__ = ["implement_for"]
-
 
 class implement_for:
     """Decorator that selects one of several functions of the same name by the installed version of a module.

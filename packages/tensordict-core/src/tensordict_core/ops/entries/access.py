@@ -23,8 +23,6 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.base.views import ItemsView, KeysView, ValuesView
 from tensordict_core.base.write_plan import UpdatePlan
 
-__all__ = ["Access"]
-
 
 def _as_plain(key: Any) -> str | tuple[str, ...]:
     """Return a key that is not a tuple as a plain string, from enumeration members and other subclasses of ``str``."""

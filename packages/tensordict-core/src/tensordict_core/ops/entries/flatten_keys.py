@@ -19,8 +19,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.write_back import WriteBack
 
-__all__ = ["KeyFlattening"]
-
 
 def _is_entry(value: Any, is_leaf: IsLeaf | None) -> bool:
     """Return whether a value is not flattened: a tensor, non-tensor data, or an instance of a type of ``is_leaf``."""

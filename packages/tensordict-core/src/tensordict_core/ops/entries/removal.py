@@ -13,8 +13,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.ops.entries.access import Access
 
-__all__ = ["Removal"]
-
 
 def _is_taken(node: Any, path: tuple[str, ...]) -> bool:
     """Return whether there is an entry at a path, in any element of a lazy stack."""

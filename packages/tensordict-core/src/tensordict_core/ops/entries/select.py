@@ -14,8 +14,6 @@ from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, 
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP
 
-__all__ = ["KeySelection"]
-
 
 def _nodes_above(root: Any, keys: Iterable[NestedKey]) -> dict[tuple[str, ...], Any]:
     """Return the nested nodes that keys pass through, by their paths, the deepest first; lazy stacks are left out."""

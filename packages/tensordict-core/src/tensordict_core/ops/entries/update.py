@@ -17,8 +17,6 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan
 from tensordict_core.ops.entries.update_inplace import InPlaceUpdating, as_paths, pairs, restricted
 
-__all__ = ["Updating"]
-
 
 def _copied(value: Any, clone: bool, meta: Meta) -> Any:
     """Return the entry that an update stores for a value: a copy if ``clone``, or a shallow one of a tensordict."""

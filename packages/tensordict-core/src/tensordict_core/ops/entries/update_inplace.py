@@ -22,8 +22,6 @@ from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import WritePlan, broadcast_to, broadcasts, expand_to
 
-__all__ = ["InPlaceUpdating", "as_paths", "over_rows", "pairs", "restricted"]
-
 
 def pairs(source: Any) -> Iterable[tuple[Any, Any]]:
     """Return the keys and values of a tensordict, a dictionary, or another mapping.

@@ -20,8 +20,6 @@ from tensordict_core.ops.factories.operands import broadcast_how, complete, matc
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, UnaryMethod
 
-__all__ = ["binary", "of_columns", "scaled", "unary"]
-
 N = TypeVar("N", bound=Node)
 
 

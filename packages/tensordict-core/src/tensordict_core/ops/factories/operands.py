@@ -23,23 +23,6 @@ from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
 from tensordict_core.base.registry.types import containers
 
-__all__ = [
-    "batch_operand",
-    "broadcast_how",
-    "by_parts",
-    "complete",
-    "grown",
-    "holds_ragged",
-    "lined_up",
-    "match",
-    "over_batch_size",
-    "ragged_entries",
-    "spread",
-    "with_leaves_as",
-    "without_last",
-]
-
-
 _NUMBERS = frozenset((bool, int, float))
 """The usual types of operands that apply to every leaf; the tests for tensors take ten times as long as this one."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TypeVar
 
-__all__ = ["owns_methods"]
-
 C = TypeVar("C", bound=type)
 
 

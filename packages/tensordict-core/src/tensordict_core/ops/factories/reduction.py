@@ -19,21 +19,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.shape_op import normal_dim
 
-__all__ = [
-    "BatchDims",
-    "Dim",
-    "Dims",
-    "Kernel",
-    "as_tuple",
-    "batch_dims",
-    "batched",
-    "is_everything",
-    "over_leaves",
-    "reduced",
-    "rename_levels",
-    "run",
-]
-
 BatchDims: TypeAlias = "int | Sequence[int] | Literal['feature']"
 """The reduced dimensions: batch dimensions, or ``"feature"`` for each leaf's own."""
 

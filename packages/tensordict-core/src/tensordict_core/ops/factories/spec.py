@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["OpSpec", "operations", "record"]
-
 Family = Literal["unary", "binary", "ternary", "compare", "reduce", "cast", "shape", "test"]
 Parameters = Literal["plain", "data"]
 

@@ -14,19 +14,6 @@ from torch import Tensor
 
 from tensordict_core.base.node import Node
 
-__all__ = [
-    "BinaryMethod",
-    "CastMethod",
-    "CastReduction",
-    "CumulativeMethod",
-    "IndexedReduction",
-    "Operand",
-    "ScaledMethod",
-    "SpreadReduction",
-    "UnaryMethod",
-    "ValueReduction",
-]
-
 Operand: TypeAlias = "Node | Tensor | complex | int | float | bool"
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
@@ -44,7 +31,8 @@ class UnaryMethod(Protocol):
 class BinaryCall(Protocol[R_co]):
     """The call of a bound binary operation."""
 
-    def __call__(self, other: Operand, default: Any = ...) -> R_co: ...
+    def __call__(self, other: Operand, default: Any = ...) -> R_co:
+        """Return the result with another operand."""
 
 
 class BinaryMethod(Protocol):
@@ -59,7 +47,8 @@ class BinaryMethod(Protocol):
 class ScaledCall(Protocol[R_co]):
     """The call of a bound binary operation with a factor for the operand."""
 
-    def __call__(self, other: Operand, *, alpha: float | None = ..., default: Any = ...) -> R_co: ...
+    def __call__(self, other: Operand, *, alpha: float | None = ..., default: Any = ...) -> R_co:
+        """Return the result with another operand times ``alpha``."""
 
 
 class ScaledMethod(Protocol):
@@ -158,7 +147,8 @@ class ValueReduction(Protocol):
 class CastCall(Protocol[R_co]):
     """The call of a bound cast."""
 
-    def __call__(self, *, cast_filter: Callable[[tuple[str, ...], Any], bool] | None = ...) -> R_co: ...
+    def __call__(self, *, cast_filter: Callable[[tuple[str, ...], Any], bool] | None = ...) -> R_co:
+        """Return the result of the cast."""
 
 
 class ValuesAndIndices(tuple[R_co, R_co]):

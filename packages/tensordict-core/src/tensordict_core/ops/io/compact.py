@@ -16,8 +16,6 @@ from tensordict_core.base.node import is_leaf_tensor
 from tensordict_core.base.options import current
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["compact", "mixed", "ordered"]
-
 _WIDTH = 80
 _INDENT = 4
 _SHORT_DTYPES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

@@ -20,8 +20,6 @@ from tensordict_core.base.ragged import shape_of
 from tensordict_core.ops.io import html
 from tensordict_core.ops.io.compact import compact, ordered
 
-__all__ = ["Representation", "describe", "in_braces", "indented"]
-
 _INDENT = " " * 4
 
 

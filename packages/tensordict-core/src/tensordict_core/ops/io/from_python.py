@@ -25,19 +25,6 @@ from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.ops.shape.combine import lazy_stack, maybe_dense_stack, stack
 
-__all__ = [
-    "BuildOptions",
-    "from_any",
-    "from_dataclass",
-    "from_dict",
-    "from_list",
-    "from_namedtuple",
-    "from_tuple",
-    "fromkeys",
-    "make_tensordict",
-    "sized",
-]
-
 
 class BuildOptions(TypedDict, total=False):
     """The options of the constructors from Python structures, which their docstrings explain."""

@@ -17,8 +17,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.io.from_python import sized
 
-__all__ = ["PYTREE_KEY", "from_pytree", "to_pytree"]
-
 PYTREE_KEY = "_pytree_type"
 """The entry of a node that holds the type and the context of its Python container."""
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.predicates import in_shared_memory
 
-__all__ = ["Cells", "Section", "page", "section", "size_text", "table"]
-
 _COLUMNS = ("key", "shape", "dtype", "device", "bytes", "stored in")
 _LONGEST = 100
 _MOST_ROWS = 200

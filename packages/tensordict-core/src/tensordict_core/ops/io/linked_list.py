@@ -12,8 +12,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 
-__all__ = ["LinkedList", "linked_values"]
-
 
 def _fixed_length(change: str) -> TypeError:
     return TypeError(f"{change}, but the number of rows of a tensordict is fixed; make a plain list with list(rows)")

@@ -10,8 +10,6 @@ from tensordict_core.base.keys import NestedKey, unravel_key
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED
 
-__all__ = ["merge_tensordicts"]
-
 
 def merge_tensordicts(
     *tensordicts: Any,

@@ -15,8 +15,6 @@ from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tup
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["PackLayout", "Packing"]
-
 
 @dataclass(frozen=True)
 class PackLayout:

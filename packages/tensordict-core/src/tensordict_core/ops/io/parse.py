@@ -9,8 +9,6 @@ import torch
 
 from tensordict_core.base.registry.types import containers
 
-__all__ = ["parse_tensor_dict_string"]
-
 _LONG_DTYPES = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "c": "complex"}
 _SIZE = re.compile(r"(?:torch\.Size\()?\[([-\d, ]*)\]\)?")
 _FIELD = re.compile(r"\s*(?P<key>[^\n]+?): (?=[A-Za-z_]\w*\()")

@@ -22,8 +22,6 @@ from tensordict_core.base.tracing import may_fuse
 from tensordict_core.ops.io import state_dict as states
 from tensordict_core.ops.parallel.packing import Slot, skeleton_over, unpack
 
-__all__ = ["Serialization", "over_buffer", "trust"]
-
 _SURROUNDINGS = frozenset({"__weakref__", "__dict__", "_holders", "_last_exit"})
 """Slots that are not part of the contents of a node."""
 _REMEMBERED = (str, int, float, bool, PurePath)

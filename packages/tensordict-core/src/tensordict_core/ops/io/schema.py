@@ -17,8 +17,6 @@ from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.io.to_python import of_class
 
-__all__ = ["Schemas", "from_struct_array"]
-
 _STORAGES = (None, "shared", "memmap")
 _STORES = ("h5", "zarr", "redis", "dragonfly")
 _KINDS = "biufc"

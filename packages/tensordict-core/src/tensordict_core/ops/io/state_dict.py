@@ -22,8 +22,6 @@ from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import WritePlan
 
-__all__ = ["BATCH_SIZE", "NAMES", "STACK_DIM", "UNBATCHED", "VALUE", "VALUES", "load", "new_state", "put", "restore"]
-
 BATCH_SIZE: Final = "__batch_size"
 NAMES: Final = "__names"
 VALUE: Final = "__value"

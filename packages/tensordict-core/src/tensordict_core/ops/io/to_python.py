@@ -22,8 +22,6 @@ from tensordict_core.ops.io import from_python as build
 from tensordict_core.ops.io import from_pytree as pytrees
 from tensordict_core.ops.io.linked_list import LinkedList
 
-__all__ = ["Conversion", "of_class"]
-
 _namedtuple: Any = namedtuple  # untyped, because the fields are known only at run time
 
 ConvertTensors = bool | Literal["numpy"]

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from tensordict_core.base.rebuild import UNLOCKED, How
 
-__all__ = ["Slot", "copy_into", "is_plain", "pack", "packed_size", "skeleton_over", "slots_of", "unpack"]
-
 _ALIGNMENT = 64
 """The alignment of leaves in the buffer in bytes, which suits views of any dtype."""
 

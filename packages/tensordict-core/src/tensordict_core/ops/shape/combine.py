@@ -16,8 +16,6 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
 from tensordict_core.base.shape_op import normal_dim
 
-__all__ = ["cat", "check_out", "lazy_stack", "maybe_dense_stack", "stack"]
-
 N = TypeVar("N", bound=Node)
 """The type of the tensordicts and of the result."""
 

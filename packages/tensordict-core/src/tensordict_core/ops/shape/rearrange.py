@@ -12,8 +12,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.shape_op import BatchOp, normal_dim
 from tensordict_core.ops.shape.reshape import Shape, as_ints, sizes_of
 
-__all__ = ["Rearrangement"]
-
 
 class Rearrangement(Shape):
     """Copies with the rows of the batch reversed, rolled, rotated or repeated."""

@@ -25,8 +25,6 @@ from tensordict_core.base.shape_op import (
 )
 from tensordict_core.ops.factories.operands import with_leaves_as
 
-__all__ = ["Shape", "as_ints"]
-
 
 def as_ints(args: tuple[Any, ...]) -> tuple[int, ...]:
     """Return sizes or dims that were given one by one or as one sequence."""

@@ -14,8 +14,6 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.shape_op import normal_dim
 
-__all__ = ["Splitting"]
-
 
 def _whole(value: Any, rule: str, given: Any) -> int:
     """Return an integer, or a tensor that holds one, as an ``int``; raise an error with the rule otherwise."""

@@ -14,8 +14,6 @@ from tensordict_core.base.rebuild import UNLOCKED
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.shape import combine
 
-__all__ = ["Stacking"]
-
 
 def _canonical(leaf: Tensor) -> Tensor:
     """Return a leaf with the strides of a new tensor of its shape; a copy of others."""

@@ -27,13 +27,6 @@ import numpy as np
 
 from tensordict_memmap.engine.checksums import checksum_of
 
-__all__ = [
-    "functions",
-    "is_cached",
-    "pack_block",
-    "pack_range",
-]
-
 _C_LIBRARY = {"memcpy"}
 """The external functions that compiled kernels may call."""
 

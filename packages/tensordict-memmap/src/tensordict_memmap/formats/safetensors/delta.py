@@ -22,8 +22,6 @@ from typing import Any
 
 import orjson
 
-__all__ = ["DELTA", "MOST_DELTAS", "DeltaRecord", "DeltaTensor", "name_of_blocks"]
-
 DELTA = "tensordict_delta"
 """The name of the record in the metadata of a file."""
 

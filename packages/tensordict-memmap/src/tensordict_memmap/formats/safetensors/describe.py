@@ -43,8 +43,6 @@ from tensordict_memmap.schema.node import (
 )
 from tensordict_memmap.schema.plan import LAZY, check_source, memory_of, plain_address
 
-__all__ = ["RECORD", "VERSION", "Forms", "Layout", "Pack", "are_plain", "describe", "stored"]
-
 RECORD = "tensordict"
 """The name of the structure in the metadata of a file."""
 

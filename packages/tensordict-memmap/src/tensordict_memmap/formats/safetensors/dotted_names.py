@@ -18,8 +18,6 @@ from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
 from tensordict_memmap.schema.node import Dense, Path
 
-__all__ = ["DIGEST", "are_parts", "by_names", "digest", "follows", "keys_of", "size_of_all"]
-
 DIGEST = "tensordict_dotted"
 """The name of the digest in the metadata of a file."""
 

@@ -21,26 +21,6 @@ import torch
 
 from tensordict_memmap.schema.dtypes import is_possible
 
-__all__ = [
-    "CODES",
-    "ENDING",
-    "INDEX_ENDING",
-    "INDEX_NAME",
-    "LONGEST_HEADER",
-    "METADATA",
-    "SAVE_ID",
-    "SINGLE_NAME",
-    "Form",
-    "Header",
-    "Kind",
-    "Slot",
-    "dump_header",
-    "file_order",
-    "header_length",
-    "load_header",
-    "ranks",
-]
-
 ENDING = ".safetensors"
 INDEX_ENDING = ".safetensors.index.json"
 SINGLE_NAME = "model" + ENDING

@@ -39,8 +39,6 @@ from tensordict_memmap.schema.node import (
 )
 from tensordict_memmap.schema.plan import LAZY
 
-__all__ = ["bind", "parse", "read_at_once"]
-
 _LONG = re.compile("[0-9]{19}")
 """Digits that may be those of an integer of more than 64 bits, which the quick parser would turn into a float."""
 

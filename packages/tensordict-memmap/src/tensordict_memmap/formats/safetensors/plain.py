@@ -21,8 +21,6 @@ from tensordict_memmap.formats.safetensors.header import Form, file_order
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.node import Path
 
-__all__ = ["PlainPack", "describe_plain"]
-
 _CLASSES = frozenset({torch.Tensor, torch.nn.Parameter})
 _CACHED = 512
 """Tensors that several calls look at: few enough to stay in the cache of the processor."""

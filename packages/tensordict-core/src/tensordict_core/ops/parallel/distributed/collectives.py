@@ -26,8 +26,6 @@ from tensordict_core.ops.parallel.distributed.messages import (
 )
 from tensordict_core.ops.parallel.packing import pack, unpack
 
-__all__ = ["Collectives", "buffer_device", "placed", "result_device"]
-
 
 def buffer_device(dist: Any, group: Any, device: torch.device) -> torch.device:
     """Return the device on which a group needs a buffer: NCCL sends from CUDA devices only."""

@@ -18,18 +18,6 @@ from torch import Tensor, _utils
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node
 
-__all__ = [
-    "BLOCK",
-    "SMALL",
-    "Block",
-    "Transfer",
-    "blocks",
-    "process_group",
-    "sorted_leaves",
-    "tags",
-    "values",
-]
-
 # torch does not type these
 _flatten: Any = _utils._flatten_dense_tensors
 _unflatten: Any = _utils._unflatten_dense_tensors

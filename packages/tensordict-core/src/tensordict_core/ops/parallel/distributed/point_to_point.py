@@ -27,8 +27,6 @@ from tensordict_core.ops.parallel.distributed.messages import (
     values,
 )
 
-__all__ = ["PointToPoint"]
-
 
 class _Peer:
     """The other process, addressed by its global rank or its rank within a group."""

@@ -12,8 +12,6 @@ from tensordict_core.ops.parallel.distributed.collectives import buffer_device, 
 from tensordict_core.ops.parallel.distributed.messages import process_group
 from tensordict_core.ops.parallel.packing import pack
 
-__all__ = ["RemoteInit"]
-
 
 class RemoteInit(Node):
     """``init_remote`` and ``from_remote_init``."""

@@ -18,8 +18,6 @@ from tensordict_core.base import errors
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.ops.parallel.packing import pack, unpack
 
-__all__ = ["PACK_BELOW", "Chunk", "Job", "Packed", "cut", "opened", "run"]
-
 PACK_BELOW = 1 << 20
 """Results of fewer bytes are returned as one block through the pipe, larger ones as leaves in shared memory."""
 

@@ -22,8 +22,6 @@ from tensordict_core.ops.parallel.multiprocessing.progress import progress
 from tensordict_core.ops.parallel.multiprocessing.workers import MapOptions, Workers, pool_size, start, worker_count
 from tensordict_core.ops.shape.combine import cat, stack
 
-__all__ = ["ProcessMapping"]
-
 KEEP_SHARED = 256
 """With more results than this, results in shared memory are copied: each of their leaves holds a file descriptor."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Protocol
 
-__all__ = ["Progress", "progress"]
-
 
 class Progress(Protocol):
     """A progress bar or counter."""

@@ -12,8 +12,6 @@ from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import SAME
 from tensordict_core.ops.cast import pinned
 
-__all__ = ["SharedMemory"]
-
 
 def _replace_leaves(node: Any, leaves: Any) -> None:
     """Replace all leaves by new ones, given in the order of ``_leaves``."""

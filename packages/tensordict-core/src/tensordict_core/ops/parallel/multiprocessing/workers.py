@@ -20,8 +20,6 @@ from torch import Tensor
 
 from tensordict_core.ops.parallel.multiprocessing.chunks import Chunk, Job, run
 
-__all__ = ["MapOptions", "Workers", "pool_size", "start", "worker_count"]
-
 Handle = Callable[[], Any]
 """Waits for the result of a chunk."""
 
