@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | CORE_INTERFACE,
     "tensordict": {
         "tensordict_core",
+        "tensordict_core.compat",  # what below the public names programs import
         "tensordict_core.extension",
         "tensordict_memmap",
         "tensordict_nn",
