@@ -84,6 +84,12 @@ def test_type_takes_names_of_tensor_types(td: TensorDict) -> None:
     assert td.type("torch.IntTensor").dtype == torch.int32
 
 
+@pytest.mark.parametrize("stack", [lambda td: td, lambda td: lazy_stack([td, td.clone()])], ids=["dense", "lazy"])
+def test_type_without_a_dtype_is_refused(stack):
+    with pytest.raises(TypeError, match="got None"):
+        stack(TensorDict({"a": torch.zeros(2)})).type(None)
+
+
 def test_memory_format_applies_to_leaves_with_four_or_five_dimensions(td: TensorDict) -> None:
     images = TensorDict({"x": torch.ones(2, 3, 4, 4), "y": torch.ones(2)}, [2]).to(memory_format=torch.channels_last)
     assert images["x"].is_contiguous(memory_format=torch.channels_last) and images["y"].shape == (2,)

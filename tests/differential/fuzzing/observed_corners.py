@@ -103,7 +103,16 @@ CORNERS = (
         theirs="^KeyError: 0$",
         text=r"names=\{'q': 1\}",
     ),
+    seen("`td.type(None)`", calls="type", kind="^result > TypeError$", ours="got None"),
     Rule("a source of another batch size", _is_broadcast_once),
+    seen(
+        "a call with two faults",
+        calls="update_at_",
+        kind="^ValueError > RuntimeError$",
+        theirs="must correspond to the class attributes",
+        ours="incompatible with the batch-size|batch dimension mismatch",
+        kinds="^class",
+    ),
     seen(
         "a call with two faults",
         calls="cat_tensors",

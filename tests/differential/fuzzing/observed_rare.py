@@ -236,7 +236,7 @@ RARE = (
     seen(
         "`td.prod(dim=(0, 1))`",
         calls="prod|a?max|a?min",
-        kind="IndexError > RuntimeError",
+        kind="(Index|Type)Error > RuntimeError",
         ours="appears multiple times",
     ),
     seen(

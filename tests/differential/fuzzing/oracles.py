@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fuzzing import programs, structures
-from fuzzing.calls import Program
+from fuzzing.calls import Call, Program
 from fuzzing.outcomes import Broken, Difference, Leaf, Tree, differences, rows
 from fuzzing.predicates import both_refuse, keeps_more, spaces
 from fuzzing.structures import Node
@@ -170,15 +170,23 @@ def _of_dtype(dtype: str, node: Node) -> Node:
     return replace(node, entries=node.entries | {key: replace(t, dtype=dtype) for key, t in tensors.items()})
 
 
+DTYPES = ("float32", "int64")
+
 _CHANGES: tuple[Change, ...] = (
     *(_stacked, _plain, _bare, lambda node: replace(node, suffix="")),
     lambda node: replace(node, kind="dense") if node.kind == "params" else node,
-    *(functools.partial(_of_dtype, dtype) for dtype in ("float32", "int64")),
+    *(functools.partial(_of_dtype, dtype) for dtype in DTYPES),
 )
 """What makes a container simpler."""
 
 VALID = ("None", "0", "1", "1.0", "True", "[]", "'a'", "x", "torch.float32", "torch.abs")
 """Arguments one of which is valid for most parameters."""
+
+
+def _with_sources(call: Call, pattern: str, text: str) -> Call:
+    """The call with a pattern replaced in the sources of its arguments."""
+    arguments = [(name, re.sub(pattern, text, source)) for name, source in call.arguments]
+    return replace(call, arguments=tuple(arguments))
 
 
 def _with_fewer_faults(program: Program) -> Iterator[Program]:
@@ -198,8 +206,12 @@ def _with_fewer_faults(program: Program) -> Iterator[Program]:
             if simple != node:
                 changed = {"x": simple} if part == "x" else {"operands": {**program.operands, part: simple}}
                 yield replace(program, **changed)
-    for change in _CHANGES[-2:]:  # operands of one dtype
-        yield _all_changed(change, program)
+    for dtype in DTYPES:  # operands of one dtype, those of the call too
+        simple = _all_changed(functools.partial(_of_dtype, dtype), program)
+        yield simple
+        yield replace(simple, call=_with_sources(simple.call, r"t\((\[[\d, ]*\])", rf"t(\1, '{dtype}'"))
+    for key in _keys_of(program.x):  # the keys of dictionaries
+        yield replace(program, call=_with_sources(program.call, r"{'\w':", f"{{{key}:"))
     for first, second in dict.fromkeys(re.findall(r"'(\w)'(?:, '(\w)'\))?", str(program.call))):
         yield replace(program, x=_with_entry(program.x, first, second))
     for name, node in program.operands.items():

@@ -396,9 +396,14 @@ class Casting(DtypeCasts):
             cast_filter: A function that is called with the key (a tuple) and the leaf; leaves for which it is false
                 keep their dtype.
 
+        Raises:
+            TypeError: There is no dtype.
+
         >>> TensorDict({"a": 1.5}).type("torch.IntTensor")["a"]
         tensor(1, dtype=torch.int32)
         """
+        if dst_type is None:
+            raise TypeError("type() takes a dtype or the name of a tensor type, got None; read dtypes with td.dtype")
         leaves = _cast_leaves(self, self._leaves(), dst_type, cast_filter)
         return cast(Self, _cast_from(self, self._rebuild(iter(leaves), UNLOCKED)))
 
