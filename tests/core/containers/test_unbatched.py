@@ -238,6 +238,18 @@ def test_it_holds_jagged_tensors():
     assert td[0]["u"].tensor is ragged and td.apply(lambda x: x + 1)["u"].is_nested
 
 
+@pytest.mark.parametrize("combine", [torch.stack, torch.cat], ids=["stack", "cat"])
+def test_compiled_functions_refuse_to_combine_different_values(combine):
+    def of(value: float) -> TensorDict:
+        return TensorDict({"a": torch.ones(2), "u": UnbatchedTensor(torch.full((3,), value))}, [2])
+
+    compiled = torch.compile(lambda x, y: combine([x, y]), backend="aot_eager", fullgraph=True)
+    assert compiled(of(1.0), of(1.0))["u"].tolist() == [1.0, 1.0, 1.0]
+    assert compiled(of(math.nan), of(math.nan))["u"].isnan().all()
+    with pytest.raises(RuntimeError, match="one value for all rows"):
+        compiled(of(1.0), of(2.0))
+
+
 def test_compiled_functions_read_and_make_it():
     def function(td):
         return td[:2].set("v", UnbatchedTensor(td["u"] + 1))

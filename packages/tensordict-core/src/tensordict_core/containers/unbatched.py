@@ -345,14 +345,21 @@ def _is_mapped(result: Tensor, held: list[Any]) -> bool:
 def _have_one_value(items: Sequence[Any]) -> bool:
     """Return whether the tensors of unbatched tensors are equal, so that that of the first stands for all.
 
-    Tensors that share their memory are not compared, because a comparison waits for an accelerator. Where code is
-    traced or recorded, values cannot decide, and shapes and dtypes do.
+    Tensors that share their memory are not compared, because a comparison waits for an accelerator. Compiled code and
+    CUDA graphs cannot branch on values: they compare shapes and dtypes, and an assertion fails where the values differ.
     """
     first = items[0]._tensor
     others = [item._tensor for item in items if item._tensor is not first]
     if any(other.shape != first.shape or other.dtype != first.dtype for other in others):
         return False
-    if not others or is_compiling() or first.is_meta or (first.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if not others or first.is_meta:
+        return True
+    if is_compiling() or (first.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if transform_level() is None:
+            for other in others:
+                torch._assert_async(
+                    _are_equal(first.detach(), other.detach()), str(errors.unbatched_values_differ("combine"))
+                )
         return True
     if any(other.device != first.device or other.layout != first.layout for other in others):
         return False
@@ -368,7 +375,11 @@ def _have_one_value(items: Sequence[Any]) -> bool:
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     """Return whether tensors that broadcast are equal, NaN included."""
-    return bool((a.eq(b) | (a.ne(a) & b.ne(b))).all())
+    return bool(_are_equal(a, b))
+
+
+def _are_equal(a: Tensor, b: Tensor) -> Tensor:
+    return (a.eq(b) | (a.ne(a) & b.ne(b))).all()
 
 
 containers.unbatched = UnbatchedTensor
