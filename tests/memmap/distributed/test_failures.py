@@ -378,12 +378,14 @@ def test_loads_during_saves_find_one_version(ranks, target):
 
 
 def test_ranks_load_one_version_while_others_save(ranks, tmp_path):
-    path = tmp_path / "saved.safetensors"
+    path, first_is_read, last = tmp_path / "saved.safetensors", tmp_path / "read", 59
     save(content(0), path)
 
     def work(rank):
         if rank == 0:
-            for version in range(1, 60):
+            while not first_is_read.exists():
+                time.sleep(0.001)
+            for version in range(1, last + 1):
                 save(content(version), path)
             return None
         from torch.distributed.device_mesh import DeviceMesh
@@ -391,13 +393,14 @@ def test_ranks_load_one_version_while_others_save(ranks, tmp_path):
         alone = DeviceMesh("cpu", [1], _init_backend=False)
         like = TensorDict({"leaf0": distribute_tensor(content(0)["leaf0"], alone, [Shard(0)], src_data_rank=None)})
         seen = set()
-        for _ in range(60):
+        while last not in seen:
             loaded = TensorDict.load(path, like=like, strict=False)["leaf0"].to_local()
             assert loaded.unique().numel() == 1
             seen.add(int(loaded[0, 0]))
-        return len(seen)
+            first_is_read.touch()
+        return seen
 
-    assert ranks.run(2, work)[1] > 1
+    assert {0, last} <= ranks.run(2, work)[1] <= {*range(last + 1)}
 
 
 def test_a_missing_shard_and_a_shard_of_another_save_are_named(ranks, tmp_path):
