@@ -238,6 +238,15 @@ def test_it_holds_jagged_tensors():
     assert td[0]["u"].tensor is ragged and td.apply(lambda x: x + 1)["u"].is_nested
 
 
+@pytest.mark.parametrize("stack", [lambda td: td, lambda td: lazy_stack([td, td.clone()])], ids=["dense", "lazy"])
+def test_a_default_stands_for_an_unbatched_tensor_that_one_operand_lacks(stack):
+    whole = {"n": {"a": torch.ones(1), "u": UnbatchedTensor(torch.tensor([2.0, 4.0]))}}
+    left, right = TensorDict(whole), TensorDict({"n": {"a": torch.ones(1)}})
+    left["n"].batch_size = right["n"].batch_size = [1]
+    for result in (stack(left).sub(stack(right), default=3.0), -stack(right).sub(stack(left), default=3.0)):
+        assert type(result["n", "u"]) is UnbatchedTensor and result["n", "u"].tolist() == [-1.0, 1.0]
+
+
 @pytest.mark.parametrize("combine", [torch.stack, torch.cat], ids=["stack", "cat"])
 def test_compiled_functions_refuse_to_combine_different_values(combine):
     def of(value: float) -> TensorDict:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -180,9 +180,11 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
     return left, right
 
 
-def _default_like(leaf: Tensor, default: Any) -> Tensor:
+def _default_like(leaf: Any, default: Any) -> Tensor:
+    """Return the default in the shape of a leaf; an unbatched tensor for an unbatched one."""
     value = torch.as_tensor(default, device=leaf.device)
-    return value.to(dtype_of_default(leaf, default)).expand(leaf.shape)
+    filled = value.to(dtype_of_default(leaf, default)).expand(leaf.shape)
+    return cast(Any, leaf)._make(filled, leaf._meta) if isinstance(leaf, Node) else filled
 
 
 def _complete_apart(td: Any, other: Any, apart: Sequence[str], default: Any) -> tuple[Any, Any]:
