@@ -146,13 +146,13 @@ def is_key_or_keys(value: Any) -> bool:
     )
 
 
-def unravel_key_to_tuple(value: Any) -> tuple[str, ...]:
+def unravel_key_to_tuple(key: Any) -> tuple[str, ...]:
     """Return a nested key as a flat tuple, and the empty tuple for any other value, such as an index.
 
     >>> unravel_key_to_tuple(("a", ("b",))), unravel_key_to_tuple(0), unravel_key_to_tuple(("a", 0))
     (('a', 'b'), (), ())
     """
-    return keys.unravel_key_to_tuple(value) if isinstance(value, NestedKey) else ()
+    return keys.unravel_key_to_tuple(key) if isinstance(key, NestedKey) else ()
 
 
 def is_non_tensor_type(cls: type) -> bool:
