@@ -154,3 +154,10 @@ def test_fields_are_read_and_written_by_name(td: TensorDict) -> None:
         one.set("other", 1)
     with pytest.raises(RuntimeError, match="locked"):
         one.lock_().tgt_dtype = None
+
+
+def test_update_with_an_unknown_field_replaces_none() -> None:
+    attrs = TensorAttrs("cpu")
+    with pytest.raises(KeyError, match="'typo' is no field of TensorAttrs"):
+        attrs.update({"tgt_dtype": torch.int8, "typo": 1})
+    assert attrs.tgt_dtype is None

@@ -34,7 +34,7 @@ class ForeignKeyError(UnknownFieldError, KeyError):
 
 
 class MissingFieldError(KeyError, ValueError):
-    """A field is read by its name in brackets, and it is not set, or is none."""
+    """A field is read by its name in brackets, and it is not set, or is ``None``."""
 
 
 class UnknownFlagError(TypeError, ValueError):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from tensordict_core.base import errors
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import as_device
 from tensordict_core.base.registry.types import containers
@@ -224,13 +225,22 @@ class TensorAttrs(MetaData):
             *args: Options of `TensorDict.update`.
             **kwargs: The same by name.
 
+        Raises:
+            NoEntriesError: There is no such field; none is replaced.
+
         >>> TensorAttrs("cpu").update({"tgt_dtype": torch.int8}).tgt_dtype
         torch.int8
         """
         if isinstance(input_dict_or_td, TensorAttrs) or input_dict_or_td is None:
             return super().update(input_dict_or_td, *args, **kwargs)
-        for key, value in input_dict_or_td.items():
-            self.set(key, value.data if isinstance(value, NonTensorDataBase) else value)
+        fields = {
+            key: value.data if isinstance(value, NonTensorDataBase) else value
+            for key, value in input_dict_or_td.items()
+        }
+        for key in fields:
+            if key not in Attrs._fields:  # before any field is replaced
+                raise errors.NoEntriesError(f"key {key!r} is no field of TensorAttrs; use {', '.join(Attrs._fields)}")
+        self._assign_data(type(self)(**{**self._value._asdict(), **fields}))
         return self
 
     def replace(self, *args: Any, **kwargs: Any) -> Self:

@@ -24,7 +24,7 @@ from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained
 
 
 def is_entry(value: Any) -> bool:
-    """Return whether a value among the parameters, buffers and modules of a node is an entry: no plain module is."""
+    """Return whether a value among the parameters, buffers and modules of a node is an entry, not a plain module."""
     return isinstance(value, TensorCollection) or not isinstance(value, nn.Module)
 
 

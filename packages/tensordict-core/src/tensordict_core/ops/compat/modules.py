@@ -57,7 +57,7 @@ class ModuleStubs(Node):
         Args:
             module: The module.
             as_module: Whether the result is a `TensorDictParams`, a module itself.
-            lock: Whether the result is locked; by default that of ``TensorDict.from_module`` is not.
+            lock: Whether the result is locked; by default it is for all classes but `TensorDict`.
             use_state_dict: Whether to use ``module.state_dict()``, which runs its hooks.
             filter_empty: Whether sub-modules without parameters are left out.
 
