@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import tempfile
 import uuid
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from tensordict_core import NonTensorData, TensorDict, lazy_stack
 from tensordict_memmap import MemmapDataset, RowSampler, load_memmap, save
+from tensordict_memmap.dataset import mirror, remote
 from tensordict_memmap.remote import block_cache
 from tensordict_memmap.remote.block_cache import BLOCK_BYTES, BlockCache, CachedFile, Spans
 from tensordict_memmap.remote.store import Store
@@ -294,6 +296,30 @@ def test_a_temporary_cache_is_removed_with_its_dataset(saved):
     del dataset
     gc.collect()
     assert not folder.exists()
+
+
+def test_an_interrupted_open_leaves_no_temporary_cache(saved, tmp_path, monkeypatch):
+    def interrupted(url, root):
+        assert os.listdir(tmp_path) and os.stat(root).st_mode & 0o777 == 0o700
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(remote, "mirror", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        MemmapDataset.open(saved)
+    gc.collect()
+    assert not os.listdir(tmp_path)
+
+
+def test_an_interrupted_open_leaves_nothing_in_the_cache(saved, tmp_path, monkeypatch):
+    def interrupted(save, staged, identity):
+        assert os.listdir(tmp_path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mirror, "_fill", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        MemmapDataset.open(saved, cache=tmp_path)
+    assert not os.listdir(tmp_path)
 
 
 def test_a_cache_is_used_again_by_later_runs(saved, tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from math import prod
 from typing import Any, BinaryIO
@@ -25,8 +24,8 @@ from tensordict_memmap.remote.snapshots import current_snapshot
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.schema.node import WRAPPED, Leaf, Node, Value, leaves, nodes
 from tensordict_memmap.storage.manifest import NAME, Manifest
-from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.rows_committed import fingerprint
+from tensordict_memmap.storage.staging import temporary_folder
 
 SAVE, INFO, BLOCKS = "save", "cache.json", "blocks"
 """The names in a folder of a cache: the saved folder, its description by the cache, and the states of its blocks."""
@@ -44,13 +43,10 @@ def mirror(url: str, root: str) -> str:
     folder = os.path.join(root, f"tensordict-{name}")
     if not os.path.exists(os.path.join(folder, INFO)):
         os.makedirs(root, exist_ok=True)
-        staged = tempfile.mkdtemp(prefix=f"tensordict-{name}.", dir=root)
-        try:
+        with temporary_folder(root) as staged:
             _fill(save, staged, identity)
             with contextlib.suppress(OSError):  # another process has made it
                 os.rename(staged, folder)
-        finally:
-            remove_tree(staged, ignore_errors=True)
     return folder
 
 

@@ -8,8 +8,8 @@ the remote files, and a remote file that is replaced afterwards raises an error.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 import weakref
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.block_cache import BLOCK_BYTES, BlockCache, CachedFile, Spans
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.schema.node import Path
-from tensordict_memmap.storage.removal import remove_tree
+from tensordict_memmap.storage.staging import temporary_folder
 
 DEFAULT_CACHE_BYTES = 1 << 32
 
@@ -59,8 +59,9 @@ class RemoteRows(RowReader):
     def __init__(self, url: str, cache: str | None, cache_bytes: int, allow_pickle: bool | None) -> None:
         self.url, self.cache, self.cache_bytes, self.allow_pickle = url, cache, cache_bytes, allow_pickle
         if cache is None:
-            root = tempfile.mkdtemp(prefix="tensordict-cache-")
-            self._removal = weakref.finalize(self, _remove, root, os.getpid())
+            folder = contextlib.ExitStack()
+            weakref.finalize(self, _close, folder, os.getpid())
+            root = folder.enter_context(temporary_folder())
         else:
             root = os.path.abspath(cache)
         with explained(url):
@@ -211,6 +212,6 @@ class RemoteRows(RowReader):
         return row.clone()  # of the mapped files, whose blocks may be removed later
 
 
-def _remove(root: str, pid: int) -> None:
+def _close(folder: contextlib.ExitStack, pid: int) -> None:
     if os.getpid() == pid:  # and not in a forked worker
-        remove_tree(root, ignore_errors=True)
+        folder.close()

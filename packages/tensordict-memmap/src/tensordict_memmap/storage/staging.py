@@ -262,10 +262,13 @@ _TEMPORARY = "tensordict"
 
 
 @contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Create a folder in the system's temporary folder for the duration of a block, for saves to be uploaded.
+def temporary_folder(base: str | None = None) -> Iterator[str]:
+    """Create a folder for the duration of a block, which only this user may read; the block may rename it.
 
     It first removes such folders that killed processes of this user left.
+
+    Args:
+        base: The folder in which it is created; by default the system's temporary folder.
 
     >>> with temporary_folder() as folder:
     ...     os.listdir(folder)
@@ -273,7 +276,7 @@ def temporary_folder() -> Iterator[str]:
     >>> os.path.exists(folder)
     False
     """
-    base = tempfile.gettempdir()
+    base = base or tempfile.gettempdir()
     folder, lock = os.path.join(base, staging_name(_TEMPORARY)), None
     inside = os.path.join(folder, "content")  # a saver locks the parent of its target, which is locked here already
     try:
@@ -281,7 +284,7 @@ def temporary_folder() -> Iterator[str]:
             remove_abandoned(base, _TEMPORARY, _remove_mine)
             os.mkdir(folder, 0o700)
             lock = locks.open_locked(folder, wait=False)
-        os.mkdir(inside)
+        os.mkdir(inside, 0o700)
         yield inside
     finally:
         remove_tree(folder, ignore_errors=True)
