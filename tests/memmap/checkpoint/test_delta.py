@@ -9,9 +9,10 @@ from pathlib import Path
 import orjson
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
-from tensordict_memmap import compare, convert, from_safetensors, load_memmap, save_delta
+from tensordict_memmap import TensorDictReader, compare, convert, from_safetensors, load_memmap, save_delta
 from tensordict_memmap.formats.safetensors.delta import DELTA, DeltaRecord
 from tensordict_memmap.formats.safetensors.header import dump_header, load_header
 from tensordict_memmap.loading.delta import read_delta
@@ -227,6 +228,31 @@ def test_writes_to_a_loaded_delta_stay_in_this_process():
     load_memmap("base", verify="full")
     with pytest.raises(ValueError, match=r"mode='r\+' would write to its base; load it with mode='r', or flatten"):
         load_memmap("d.safetensors", mode="r+")
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_delta_is_read_into_memory_with_its_changes(base):
+    td = saved(base)
+    td["big"][150, 500] += 1
+    td["layer", "bias"][3] = 5
+    td.save_delta("d.safetensors", base=base)
+    td["big"][7, 500] += 1
+    td.save_delta("e.safetensors", base="d.safetensors")
+    loaded = load_memmap("e.safetensors", eager=True)
+    assert not loaded.is_memmap() and (loaded == td).all()
+    rows = load_memmap("e.safetensors", subpath="big", rows=slice(100, 200), eager=True)
+    assert torch.equal(rows, td["big"][100:200])
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("base", BASES)
+def test_dcp_reads_a_delta_with_its_changes(base):
+    td = saved(base)
+    td["big"][150, 500] += 1
+    td.save_delta("d.safetensors", base=base)
+    state = {"big": torch.zeros(300, 1000)}
+    dcp.load(state, storage_reader=TensorDictReader("d.safetensors"), no_dist=True)
+    assert torch.equal(state["big"], td["big"])
 
 
 def test_parts_of_a_delta_load_alone():

@@ -35,7 +35,7 @@ from tensordict_memmap.schema.prune import Part
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, recorded_checksums
 from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.verify import damaged
-from tensordict_memmap.tensor.mapping import MODES
+from tensordict_memmap.tensor.mapping import MODES, note_changes
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
 OpenTree = Callable[[str], Any]
@@ -168,6 +168,7 @@ def _whole(
             for name, about in one.tensors.items()
             if wanted is None or name in wanted
         }
+        note_changes(tensor for name, tensor in tensors.items() if one.tensors[name].blocks is not None)
     return tensors, paths
 
 

@@ -78,10 +78,9 @@ def in_memory(loaded: Any, device: torch.device | None = None) -> Any:
             made[id(tensor)] = tensor.to(target) if tensor.numel() else tensor.to(target, copy=True)
         elif not place.filename:
             made[id(tensor)] = tensor.to(target)  # decompressed
-        elif tensor.is_contiguous():
+        elif tensor.is_contiguous() and (at := place.in_file(tensor)) is not None:
             made[id(tensor)] = new = torch.empty(tensor.shape, dtype=tensor.dtype, device=target)
             own = new.reshape(-1).view(torch.uint8)
-            at = place.offset + tensor.data_ptr() - place.address
             if device is None:
                 syscalls.prefer_huge_pages(own.data_ptr(), own.nbytes)
             wanted.append((place, at, own.numpy().data if device is None else own))

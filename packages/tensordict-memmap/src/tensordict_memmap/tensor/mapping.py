@@ -70,6 +70,7 @@ class Place(NamedTuple):
         filename: The path of the file; empty for anonymous shared memory.
         offset: The offset of the first byte in the file.
         identity: The device and inode of the file.
+        changed: The ranges of addresses, in order, whose bytes are no longer those of the file (`note_changes`).
     """
 
     address: int
@@ -77,6 +78,14 @@ class Place(NamedTuple):
     filename: str
     offset: int
     identity: tuple[int, int]
+    changed: list[tuple[int, int]]
+
+    def in_file(self, tensor: torch.Tensor) -> int | None:
+        """Return the offset in the file of a contiguous tensor in this range; None if the file has other bytes."""
+        start = tensor.data_ptr()
+        before = bisect.bisect_left(self.changed, (start + tensor.nbytes,)) - 1
+        is_changed = before >= 0 and self.changed[before][1] > start
+        return None if is_changed or not self.filename else self.offset + start - self.address
 
 
 def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
@@ -102,6 +111,20 @@ def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
             at = bisect.bisect_right(starts, address) - 1
             place = places[starts[at]] if at >= 0 else None
         yield place if place is not None and address is not None and address < place.address + place.nbytes else None
+
+
+def note_changes(tensors: Iterable[torch.Tensor]) -> None:
+    """Record that contiguous tensors in private mappings were written to, so that no load reads them from their file.
+
+    >>> tensor = torch.frombuffer(Mapping.anonymous(8).buffer, dtype=torch.int32)
+    >>> note_changes([tensor])
+    >>> [place.changed == [(tensor.data_ptr(), tensor.data_ptr() + 8)] for place in places_of([tensor])]
+    [True]
+    """
+    tensors = list(tensors)
+    for tensor, place in zip(tensors, places_of(tensors), strict=True):
+        if place is not None:
+            bisect.insort(place.changed, (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes))
 
 
 def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
@@ -132,7 +155,7 @@ class _Pages(MappedRange):
         skipped = offset % syscalls.PAGE
         made = cls(fd, nbytes + skipped, offset - skipped, shared=shared)
         address = made.address
-        made.describe(Place(address, nbytes + skipped, filename or "", offset - skipped, identity))
+        made.describe(Place(address, nbytes + skipped, filename or "", offset - skipped, identity, []))
         # a ctypes array type would do the same, but takes ten times as long to create
         made.__array_interface__ = _bytes_at(address + skipped, nbytes)
         return made
