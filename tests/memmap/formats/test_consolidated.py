@@ -46,7 +46,7 @@ def same(one, two):
     assert keys == set(two.keys(True, True))
     for key in keys:
         assert one[key].dtype == two[key].dtype and one[key].shape == two[key].shape
-        assert one[key].contiguous().view(torch.uint8).equal(two[key].contiguous().view(torch.uint8))
+        assert one[key].reshape(-1).view(torch.uint8).equal(two[key].reshape(-1).view(torch.uint8))
 
 
 def test_all_leaves_become_views_of_one_storage():
@@ -65,6 +65,30 @@ def test_in_place_the_tensordict_itself_is_consolidated():
     assert (
         td.consolidate(inplace=True) is td and td["inner"] is inner and td.is_consolidated() and len(storages(td)) == 1
     )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tensors_of_any_order_of_dtypes_and_shapes_keep_their_values(seed, tmp_path):
+    pick = random.Random(seed)
+    dtypes = [torch.uint8, torch.bool, torch.float16, torch.float32, torch.float64, torch.complex128]
+    forms = [(pick.choice(dtypes), [pick.randrange(4) for _ in range(pick.randrange(4))]) for _ in range(6)]
+    found = [pick.choice(forms) for _ in range(30) for _ in range(pick.choice([1, 1, 5]))]
+    td = TensorDict({str(n): torch.randint(0, 2, shape).to(dtype) for n, (dtype, shape) in enumerate(found)})
+    for made in (td.consolidate(), td.consolidate(tmp_path / "x"), from_consolidated(tmp_path / "x")):
+        same(td, made)
+        assert all(leaf.is_contiguous() and leaf.data_ptr() % leaf.itemsize == 0 for leaf in made.values())
+
+
+def test_writes_that_autograd_records_in_a_leaf_concern_no_other_leaf(tmp_path):
+    td = TensorDict({"a": torch.ones(3), "b": torch.ones(3), "c": torch.ones(2, 2), "d": torch.ones(())})
+    for made in (td.consolidate(), td.consolidate(tmp_path / "x")):
+        weight = torch.ones(3, requires_grad=True)
+        result = (made["a"] * weight).sum()
+        made["b"].add_(1)
+        result.backward()  # raises if the write to "b" counts as one to "a"
+        assert weight.grad.tolist() == [1, 1, 1]
+        made["a"].mul_(weight)
+        assert [made[key].requires_grad for key in "abcd"] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("options", [{}, {"use_buffer": True}, {"num_threads": 2}], ids=str)

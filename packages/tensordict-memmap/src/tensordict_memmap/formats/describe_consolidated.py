@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import groupby
 from math import prod
-from operator import mul
 from typing import Any
 
 import torch
@@ -21,36 +20,34 @@ from tensordict_memmap.schema.plan import LAZY, check_source, plain_address
 _ALIGNMENT = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """What all tensors of one dtype and shape share: their place in a storage and in the description.
+    """What all tensors of one dtype and shape share: the room that they take in a storage, and their description.
 
     Args:
         dtype: The dtype.
         shape: The shape.
 
-    >>> form = Form(torch.float32, (2, 3))
-    >>> form.strides, form.nbytes, form.alignment
-    ((3, 1), 24, 8)
+    >>> form = Form(torch.float32, (1, 3))
+    >>> form.numel, form.nbytes, form.room
+    (3, 12, 16)
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    width: int = field(init=False)
-    strides: tuple[int, ...] = field(init=False)
+    numel: int = field(init=False)
     nbytes: int = field(init=False)
-    alignment: int = field(init=False)
+    room: int = field(init=False)
     name: str = field(init=False)
     sizes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        width = self.dtype.itemsize
-        products = accumulate((max(n, 1) for n in self.shape[:0:-1]), mul, initial=1)
+        numel = prod(self.shape)
+        nbytes = numel * self.dtype.itemsize
         known = {
-            "width": width,
-            "strides": tuple(products)[::-1][: len(self.shape)],
-            "nbytes": prod(self.shape) * width,
-            "alignment": max(width, _ALIGNMENT),
+            "numel": numel,
+            "nbytes": nbytes,
+            "room": _round_up(nbytes, _ALIGNMENT),
             "name": str(self.dtype),
             "sizes": list(self.shape),
         }
@@ -68,35 +65,59 @@ class _Forms(dict[tuple[torch.dtype, tuple[int, ...]], Form]):
 
 @dataclass(slots=True)
 class Columns:
-    """The tensors that all leaves are stored as, in the order of `leaves`; a jagged leaf is several.
+    """The strided tensors that all leaves are stored as, in the order of `leaves`; a jagged leaf is several.
 
     Args:
-        keys: The nested key of the leaf of each.
-        sources: The tensors.
-        addresses: The addresses of their bytes in memory; 0 where these are not the bytes of a file.
+        leaves: The tensors, each with the nested key of its leaf.
         forms: The dtype and shape of each, and what follows from them.
         begins: The first byte of each in the storage.
         total: The bytes of the storage.
     """
 
-    keys: list[Path] = field(default_factory=list)
-    sources: list[torch.Tensor] = field(default_factory=list)
-    addresses: list[int] = field(default_factory=list)
-    forms: list[Form] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)
-    total: int = 0
+    leaves: list[Leaf]
+    forms: list[Form]
+    begins: list[int]
+    total: int
 
-    def views(self, storage: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of a storage of bytes in place of the tensors."""
-        views: list[torch.Tensor] = []
-        wholes: dict[torch.dtype, torch.Tensor] = {}
-        for form, begin in zip(self.forms, self.begins, strict=True):
-            whole = wholes.get(form.dtype)
-            if whole is None:
-                whole = storage[: storage.numel() // form.width * form.width].view(form.dtype)
-                wholes[form.dtype] = whole
-            views.append(torch.as_strided(whole, form.shape, form.strides, begin // form.width))
-        return views
+    def over(self, storage: torch.Tensor) -> list[torch.Tensor]:
+        """Return tensors over a storage of bytes in place of the tensors.
+
+        They share no version counter, and autograd does not regard them as views: it records writes to one of them
+        without regard to the others.
+        """
+        made = [storage] * len(self.forms)
+        for dtype, groups in self._groups().items():
+            whole = storage[: len(storage) // dtype.itemsize * dtype.itemsize].view(dtype)
+            sizes, at, end = list[int](), list[int](), 0  # of the groups, and of the parts between them
+            for group in groups:
+                begin = self.begins[group.start] // dtype.itemsize
+                if begin != end:
+                    sizes.append(begin - end)
+                at.append(len(sizes))
+                sizes.append(len(group) * self.forms[group.start].numel)
+                end = begin + sizes[-1]
+            parts = torch.unsafe_split_with_sizes(whole, [*sizes, len(whole) - end])
+            for group, place in zip(groups, at, strict=True):
+                shape, part = self.forms[group.start].shape, parts[place]
+                if len(group) == 1:
+                    made[group.start] = part.resize_(*shape or ((),))  # half the time of a tuple of sizes
+                else:
+                    rows = part.view(-1, *shape[1:])
+                    made[group.start : group.stop] = torch.unsafe_split_with_sizes(rows, shape[:1] * len(group))
+        return made
+
+    def _groups(self) -> dict[torch.dtype, list[range]]:
+        """Return the numbers of the tensors of each dtype; those of one shape without gaps between them in one range.
+
+        Two calls then make all tensors of a range.
+        """
+        groups: dict[torch.dtype, list[range]] = {}
+        stop = 0
+        for form, same in groupby(self.forms):
+            start, stop = stop, stop + len(list(same))
+            step = stop - start if form.shape and form.numel and form.room == form.nbytes else 1
+            groups.setdefault(form.dtype, []).extend(range(n, n + step) for n in range(start, stop, step))
+        return groups
 
 
 def lay_out(schema: Node) -> Columns:
@@ -105,42 +126,38 @@ def lay_out(schema: Node) -> Columns:
     Raises:
         TypeError: A file cannot hold a tensor; the error names its key.
     """
-    made, known, total = Columns(), _Forms(), 0
-    for leaf in leaves(schema):
-        # a tensor with an address is as plain as the first one of its dtype and shape, which was checked
-        form = known.get((leaf.dtype, leaf.shape)) if leaf.address else None
-        for part in stored_tensors(leaf) if form is None or leaf.source is None else (leaf.source,):
-            own = form or known[part.dtype, part.shape]
-            begin = _round_up(total, own.alignment)
-            total = begin + own.nbytes
-            made.keys.append(leaf.key)
-            made.sources.append(part)
-            made.addresses.append(leaf.address or plain_address(part))
-            made.forms.append(own)
-            made.begins.append(begin)
-    made.total = _round_up(total, _ALIGNMENT)
-    return made
+    stored = [part for leaf in leaves(schema) for part in ((leaf,) if leaf.address else stored_parts(leaf))]
+    known = _Forms()
+    forms = [known[leaf.dtype, leaf.shape] for leaf in stored]
+    for leaf in dict(zip(forms, stored, strict=True)).values():
+        check_source(leaf)  # a tensor with an address is as plain as the others of its form
+    begins, total = list[int](), 0
+    for form in forms:
+        begin = total if form.dtype.itemsize <= _ALIGNMENT else _round_up(total, form.dtype.itemsize)
+        begins.append(begin)
+        total = begin + form.room
+    return Columns(stored, forms, begins, total)
 
 
 def _round_up(position: int, multiple: int) -> int:
     return -(-position // multiple) * multiple
 
 
-def stored_tensors(leaf: Leaf) -> list[torch.Tensor]:
-    """Return the tensors that a leaf is stored as: values, offsets and lengths of a jagged tensor, or itself."""
+def stored_parts(leaf: Leaf) -> list[Leaf]:
+    """Return the strided tensors that a leaf is stored as: values, offsets and lengths of a jagged one, or itself."""
     source = leaf.source
     assert source is not None
     if leaf.layout == "strided":
         check_source(leaf)
-        return [source]
+        return [leaf]
     if leaf.layout != "jagged":
         raise nontensor.NoPlace(
             f"key {show(leaf.key)} is a nested tensor of the strided layout, and a consolidated tensordict holds "
             "strided and jagged tensors; make it with layout=torch.jagged"
         )
     jagged: Any = source.transpose(1, leaf.ragged) if leaf.ragged != 1 else source
-    parts = [jagged.values(), jagged.offsets(), jagged.lengths()]
-    return [part for part in parts if part is not None]
+    parts = [part for part in (jagged.values(), jagged.offsets(), jagged.lengths()) if part is not None]
+    return [Leaf(leaf.key, "", part.dtype, part.shape, part, plain_address(part)) for part in parts]
 
 
 def count_of(leaf: Leaf) -> int:
@@ -169,7 +186,12 @@ class _Describer:
     """Describes nodes, and collects the exact forms of values that JSON would change."""
 
     def __init__(self, columns: Columns) -> None:
-        self.places = zip(columns.forms, columns.begins, strict=True)
+        self.places = iter(
+            [
+                [form.name, form.sizes, begin, begin + form.room, form.room - form.nbytes]
+                for form, begin in zip(columns.forms, columns.begins, strict=True)
+            ]
+        )
         self.exact_forms: list[Any] = []
         self.finite = True
 
@@ -210,12 +232,15 @@ class _Describer:
         return {"cls": cls, "non_tensors": {}, "leaves": {}, "cls_metadata": metadata}
 
     def add(self, record: dict[str, Any], entries: dict[str, Any]) -> None:
+        table, places, inner = record["leaves"], self.places, {}
         for name, entry in entries.items():
-            if isinstance(entry, Leaf):
-                self.leaf(record["leaves"], name, entry)
-        for name, entry in entries.items():  # the places of the leaves of a node are before those of the nodes in it
-            if isinstance(entry, Leaf):
-                continue
+            if not isinstance(entry, Leaf):
+                inner[name] = entry
+            elif entry.layout == "strided" and not entry.unbatched:
+                table[name] = next(places)
+            else:
+                self.leaf(table, name, entry)
+        for name, entry in inner.items():  # the places of the leaves of a node are before those of the nodes in it
             if isinstance(entry, Value) and not entry.stack:
                 record["non_tensors"][name] = [
                     self.value(entry, entry.content(), entry.key),
@@ -232,23 +257,14 @@ class _Describer:
             record[name] = self.stack(entry, entry.content(), entry.key) if is_stack else self.node(entry)
 
     def leaf(self, table: dict[str, Any], name: str, leaf: Leaf) -> None:
-        if leaf.layout == "strided" and not leaf.unbatched:
-            table[name] = self.tensor()
-            return
         if leaf.unbatched:
             raise nontensor.NoPlace(
                 f"key {show(leaf.key)} is an UnbatchedTensor, and a consolidated file has no place for one; save to a "
                 ".safetensors file"
             )
         for what in (VALUES, OFFSETS, LENGTHS)[: count_of(leaf)]:
-            table[what + name] = self.tensor()
+            table[what + name] = next(self.places)
         table[OFFSETS + name].append(leaf.ragged)
-
-    def tensor(self) -> list[Any]:
-        form, begin = next(self.places)
-        end = begin + form.nbytes
-        stop = _round_up(end, _ALIGNMENT)
-        return [form.name, form.sizes, begin, stop, stop - end]
 
     def stack(self, node: Value, data: list[Any], key: Path, depth: int = 1) -> dict[str, Any]:
         record = self.record("NonTensorStack", {"stack_dim": 0, "stack_dim_name": None, "is_locked": False})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -24,13 +24,16 @@ from tensordict_memmap.engine.sources import FileRange, check_memory, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.consolidated import jagged
-from tensordict_memmap.formats.describe_consolidated import count_of, describe, lay_out, stored_tensors
+from tensordict_memmap.formats.describe_consolidated import count_of, describe, lay_out, stored_parts
 from tensordict_memmap.loading.consolidated import bytes_of
-from tensordict_memmap.saving.job import Run, SaveJob, Writer
+from tensordict_memmap.saving.job import SHORT, Run, Writer, save
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
 from tensordict_memmap.schema.plan import check_depth, plan, too_deep
 from tensordict_memmap.tensor.mapping import Mapping
+
+Allocate = Callable[[int], torch.Tensor]
+"""Allocates a storage of a number of bytes."""
 
 
 def consolidate(
@@ -81,22 +84,47 @@ def consolidate(
         return td
     place = torch.device(device if device is not None else td.device or "cpu")
     early = return_early and num_threads > 1
-    try:
-        layout = _Layout(td if inplace else td.clone(recurse=False), num_threads, non_blocking)
-    except RecursionError:
-        raise too_deep() from None
-    allocate = functools.partial(layout.allocate, place, shared=share_memory or use_buffer, pinned=pin_memory)
+    plan_layout = functools.partial(_Layout, td, num_threads, non_blocking=non_blocking, inplace=inplace)
+    allocate = functools.partial(_allocate, place, shared=share_memory or use_buffer, pinned=pin_memory)
     if filename is None:
-        if early:
-            layout.hold()
-        run = functools.partial(layout.fill, allocate)
-        return run_save(run, lambda: layout.put(None if device is None else place), layout.total, early=early)
+        with gc_paused() as resume_gc:
+            return _in_memory(plan_layout(), allocate, None if device is None else place, resume_gc, early=early)
     check_local(filename)
-    options = SaveOptions(num_threads=num_threads, mapped=not use_buffer)
-    writer = ConsolidatedWriter(layout, os.path.abspath(filename), options)
-    if use_buffer:
-        layout.fill(allocate)
-    return SaveJob(writer).start(writer.mapped, early=early)
+
+    def make() -> ConsolidatedWriter:
+        options = SaveOptions(num_threads=num_threads, mapped=not use_buffer)
+        writer = ConsolidatedWriter(plan_layout(), filename, options)
+        if use_buffer:
+            writer.layout.fill(allocate)
+        return writer
+
+    return save(make, lambda writer: writer.mapped(), early=early)
+
+
+def _in_memory(
+    layout: _Layout,
+    allocate: Allocate,
+    device: torch.device | None,
+    resume_gc: Callable[[], None],
+    *,
+    early: bool,
+) -> Any:
+    # a function of its own, so that the schema is freed before the collector runs again
+    if layout.total > SHORT:
+        resume_gc()
+    if early:
+        layout.hold()
+    return run_save(
+        functools.partial(layout.fill, allocate), functools.partial(layout.put, device), layout.total, early=early
+    )
+
+
+def _allocate(place: torch.device, nbytes: int, *, shared: bool, pinned: bool) -> torch.Tensor:
+    """Allocate a storage in memory."""
+    if shared and place.type == "cpu":
+        return bytes_of(Mapping.anonymous(nbytes))
+    storage = torch.empty(nbytes, dtype=torch.uint8, device=place)
+    return storage.pin_memory() if pinned else storage
 
 
 def _check_options(
@@ -150,8 +178,7 @@ def save_consolidated(
         pbar: Whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
     """
     options = SaveOptions(num_threads=num_threads, durable=durable, mapped=False)
-    job = SaveJob(ConsolidatedWriter(_Layout(td, num_threads), os.path.abspath(path), options))
-    job.start(lambda: None, pbar=pbar)
+    save(lambda: ConsolidatedWriter(_Layout(td, num_threads), path, options), lambda writer: None, pbar=pbar)
 
 
 def is_consolidated(td: Any) -> bool:
@@ -166,11 +193,9 @@ def is_consolidated(td: Any) -> bool:
         return False
     start = storage.data_ptr()
     end = start + storage.numel()
+    sources: list[Any] = [part.source for leaf in leaves(plan(td)) for part in stored_parts(leaf)]
     return all(
-        start <= part.data_ptr() and part.data_ptr() + part.nbytes <= end
-        for leaf in leaves(plan(td))
-        for part in stored_tensors(leaf)
-        if part.numel()
+        start <= source.data_ptr() and source.data_ptr() + source.nbytes <= end for source in sources if source.numel()
     )
 
 
@@ -181,89 +206,81 @@ class _Layout:
     """The byte ranges of all leaves in one storage, and the storage once it is filled.
 
     Args:
-        td: The tensordict, whose entries become views of the storage.
+        td: The tensordict.
         threads: The number of threads that copy.
         non_blocking: Whether copies between devices may be asynchronous.
+        inplace: Whether the entries of ``td`` itself become those of the storage, and not those of a copy.
     """
 
-    def __init__(self, td: Any, threads: int, non_blocking: bool = False) -> None:
-        self.td, self.threads, self.non_blocking = td, threads, non_blocking
-        with gc_paused():
-            self.schema = plan(td)
-            self.columns = lay_out(self.schema)
+    def __init__(self, td: Any, threads: int, *, non_blocking: bool = False, inplace: bool = True) -> None:
+        self.threads, self.non_blocking = threads, non_blocking
+        try:
+            self.td = td if inplace else td.clone(recurse=False)
+            self.schema = plan(self.td)
+        except RecursionError:
+            raise too_deep() from None
+        self.columns = lay_out(self.schema)
         self.total = self.columns.total
         self.storage: torch.Tensor | None = None
-        self._views: list[torch.Tensor] = []
+        self._tensors: list[torch.Tensor] = []
 
     def hold(self) -> None:
         """Detach all sources from later changes of the tensordict."""
-        self.columns.sources = list(map(detached, self.columns.sources))
+        for leaf in self.columns.leaves:
+            leaf.source = detached(leaf.source)
 
-    def allocate(self, place: torch.device, *, shared: bool, pinned: bool) -> torch.Tensor:
-        """Allocate a storage in memory."""
-        if shared and place.type == "cpu":
-            return bytes_of(Mapping.anonymous(self.total))
-        storage = torch.empty(self.total, dtype=torch.uint8, device=place)
-        return storage.pin_memory() if pinned else storage
-
-    def fill(self, allocate: Any, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
+    def fill(self, allocate: Allocate, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
         """Allocate a storage and copy all leaves into it."""
-        for key, part in zip(self.columns.keys, self.columns.sources, strict=True):
-            check_memory(key, part)
-        storage = allocate()
-        self._see(storage)
-        views, sources = self._views, self.columns.sources
+        sources: list[Any] = [leaf.source for leaf in self.columns.leaves]
+        for leaf, source in zip(self.columns.leaves, sources, strict=True):
+            check_memory(leaf.key, source)
+        storage = allocate(self.total)
+        tensors = self._tensors = self.columns.over(storage)
         if self.threads > 1:
 
-            def copy(view: torch.Tensor, part: torch.Tensor) -> None:
-                view.copy_(part.detach(), self.non_blocking)
+            def copy(tensor: torch.Tensor, source: torch.Tensor) -> None:
+                tensor.copy_(source.detach(), self.non_blocking)
 
-            jobs = [[functools.partial(copy, view, part)] for view, part in zip(views, sources, strict=True)]
+            jobs = [[functools.partial(copy, *pair)] for pair in zip(tensors, sources, strict=True)]
             executor.run(jobs, threads=self.threads, cancelled=cancelled)
-        elif views:
+        elif tensors:
             with torch.no_grad():
-                torch._foreach_copy_(views, sources, non_blocking=self.non_blocking)
+                torch._foreach_copy_(tensors, sources, non_blocking=self.non_blocking)
         self.storage = storage
 
-    def _see(self, storage: torch.Tensor) -> None:
-        """Make the views of a storage that are the leaves."""
-        with gc_paused():
-            self._views = self.columns.views(storage)
-
     def put(self, device: torch.device | None) -> Any:
-        """Replace all leaves by views of the storage, lock the tensordict and return it."""
+        """Replace all leaves by tensors over the storage, lock the tensordict and return it."""
         if self.td.is_locked:
             self.td.unlock_()
         assert self.storage is not None
-        if not self._views:
-            self._see(self.storage)
-        self._put(self.schema, iter(self._views), device)
+        self._put(self.schema, iter(self._tensors or self.columns.over(self.storage)), device)
         annotate(self.td, "consolidated", self.storage)
         return self.td.lock_()
 
-    def _put(self, node: Node, views: Iterator[torch.Tensor], device: torch.device | None) -> None:
+    def _put(self, node: Node, tensors: Iterator[torch.Tensor], device: torch.device | None) -> None:
         if isinstance(node, Parts):
             for part in node.parts.values():
-                self._put(part, views, device)
+                self._put(part, tensors, device)
             if not isinstance(node.origin, LazyStackedTensorDict):
                 return  # a wrapper has the metadata of the tensordict in it
         entries = node.entries if isinstance(node, Dense) else {}
+        inner, put = [], node.origin._set
         for name, entry in entries.items():
-            if isinstance(entry, Leaf):
-                value: Any = next(views) if entry.layout == "strided" else _jagged(entry, views)
-                if entry.unbatched:
-                    value = UnbatchedTensor(value, node.origin._get(name).batch_size)
-                node.origin._set(name, value)
-        for entry in entries.values():  # as `leaves` yields them: after the leaves of the node itself
             if not isinstance(entry, Leaf):
-                self._put(entry, views, device)
+                inner.append(entry)
+            elif entry.unbatched:
+                put(name, UnbatchedTensor(next(tensors), node.origin._get(name).batch_size))
+            else:
+                put(name, next(tensors) if entry.layout == "strided" else _jagged(entry, tensors))
+        for part in inner:  # as `leaves` yields them: after the leaves of the node itself
+            self._put(part, tensors, device)
         if device is not None:
             meta = node.origin._meta
             node.origin._set_meta(Meta(meta.batch_size, device, meta.names))
 
 
-def _jagged(leaf: Leaf, views: Iterator[torch.Tensor]) -> torch.Tensor:
-    values, offsets, *lengths = islice(views, count_of(leaf))
+def _jagged(leaf: Leaf, tensors: Iterator[torch.Tensor]) -> torch.Tensor:
+    values, offsets, *lengths = islice(tensors, count_of(leaf))
     return jagged(values, offsets, lengths[0] if lengths else None, leaf.ragged)
 
 
@@ -273,13 +290,12 @@ def _jagged(leaf: Leaf, views: Iterator[torch.Tensor]) -> torch.Tensor:
 class ConsolidatedWriter(Writer):
     """Saves a tensordict to one consolidated file: the bytes of all leaves, their JSON description, its length."""
 
-    def __init__(self, layout: _Layout, path: str, options: SaveOptions) -> None:
+    def __init__(self, layout: _Layout, path: str | os.PathLike[str], options: SaveOptions) -> None:
         super().__init__(layout.td, path, options)
         check_depth(layout.schema)
         self.layout = layout
         self.total = layout.total
-        with gc_paused():
-            self.text = describe(layout.schema, layout.columns)
+        self.text = describe(layout.schema, layout.columns)
         self.mapping: Mapping | None = None
 
     def hold(self) -> None:
@@ -295,8 +311,9 @@ class ConsolidatedWriter(Writer):
     def _ranges(self) -> list[FileRange | SourceRun]:
         """Return the content of the file; consecutive small contiguous tensors form one run."""
         columns = self.layout.columns
-        sizes = [form.nbytes for form in columns.forms]
-        return file_ranges(columns.keys, columns.sources, columns.addresses, columns.begins, sizes)[0]
+        keys, sources = [leaf.key for leaf in columns.leaves], [leaf.source for leaf in columns.leaves]
+        addresses, sizes = [leaf.address for leaf in columns.leaves], [form.nbytes for form in columns.forms]
+        return file_ranges(keys, sources, addresses, columns.begins, sizes)[0]
 
     def map(self, staged: str) -> None:
         """Map the staged file."""

@@ -22,7 +22,7 @@ from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
 
-_SHORT = 1 << 26
+SHORT = 1 << 26
 """Bytes that are written in milliseconds, so that the garbage collector may wait for it."""
 
 
@@ -145,7 +145,7 @@ def _save(
     # a function of its own, so that the schema is freed before the collector runs again
     writer = make()
     job = SaveJob(writer)
-    if writer.total > _SHORT:
+    if writer.total > SHORT:
         resume_gc()
     return job.start(lambda: result(writer), early=early, pbar=pbar)
 
