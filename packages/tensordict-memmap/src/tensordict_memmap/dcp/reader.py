@@ -195,7 +195,7 @@ class TensorDictReader(StorageReader):
         return future
 
     def _read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
-        reader = BoxReader(self._loaded)
+        reader = BoxReader()
         targets = []
         for item in items:
             target = awaited(planner.resolve_tensor(item))

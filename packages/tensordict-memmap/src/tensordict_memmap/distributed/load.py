@@ -6,7 +6,6 @@ define which part of it this rank holds.
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,13 +14,12 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
-from tensordict_core.extension import annotation
 from tensordict_memmap.distributed.placements import boxes_of, check_placements, local_of
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.distributed.reads import Count, Read, Saved, read_ranges
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Path, leaves, nodes, show
 from tensordict_memmap.schema.plan import plan
-from tensordict_memmap.tensor.memmap import MemoryMappedTensor
+from tensordict_memmap.tensor.mapping import places_of
 
 bytes_read = Count()
 """The bytes that loads of this process took from files for DTensors, for tests and benchmarks."""
@@ -41,7 +39,7 @@ def sharded_like(loaded: Any, like: Any, *, cast: bool = False) -> Any:
     """
     wanted = {leaf.key: leaf.source for leaf in leaves(plan(like)) if isinstance(leaf.source, DTensor)}
     node = plan(loaded)
-    reader = BoxReader(loaded)
+    reader = BoxReader()
     made = []
     for container, name, leaf in _entries(node):
         target = wanted.get(leaf.key)
@@ -77,7 +75,7 @@ def read_into(td: Any, loaded: Any) -> None:
         RuntimeError: A saved entry has another shape; the error names its key.
     """
     wanted = {leaf.key: leaf.source for leaf in leaves(plan(td)) if isinstance(leaf.source, DTensor)}
-    reader, pending, done = BoxReader(loaded), [], []
+    reader, done = BoxReader(), []
     for container, name, leaf in _entries(plan(loaded)):
         target = wanted.get(leaf.key)
         if target is None or leaf.source is None:
@@ -87,17 +85,9 @@ def read_into(td: Any, loaded: Any) -> None:
                 f"key {show(leaf.key)} was saved with the shape {list(leaf.source.shape)}, and the DTensor has "
                 f"{list(target.shape)}; load it into one of that shape"
             )
-        own = local_of(target)
-        direct = own.dtype == leaf.dtype and own.device.type == "cpu" and own.is_contiguous()
-        local = own if direct else _empty_local(target, leaf.dtype, leaf.key)
-        reader.add_local(leaf, target, local)
+        reader.add_local(leaf, target, local_of(target))
         done.append((container, name))
-        if not direct:
-            pending.append((own, local))
     reader.read()
-    with torch.no_grad():
-        for own, local in pending:
-            own.copy_(local)
     for container, name in done:
         container._del(name)
 
@@ -158,19 +148,10 @@ class _Replaced(Exception):
 
 
 class BoxReader:
-    """Collects the reads of a loaded tensordict, as ranges of files where these are mapped."""
+    """Collects boxes of the leaves of a loaded tensordict, and reads them from its files where these are mapped."""
 
-    def __init__(self, loaded: Any) -> None:
-        self.reads: list[Read] = []
-        self._sources: list[torch.Tensor] = []
-        self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.staged: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._identities: dict[str, tuple[int, int]] = {}
-        mappings = annotation(loaded, "mappings") or []
-        self._mappings = sorted(
-            ((int(one.buffer.ctypes.data), one) for one in mappings if one.nbytes), key=lambda pair: pair[0]
-        )
-        self._starts = [start for start, _ in self._mappings]
+    def __init__(self) -> None:
+        self._wanted: list[tuple[Path, torch.Tensor, Box, torch.Tensor]] = []
 
     def add_local(self, leaf: Leaf, target: DTensor, local: torch.Tensor) -> None:
         """Add the boxes that this rank holds of a DTensor, to read from a leaf into its memory."""
@@ -178,56 +159,43 @@ class BoxReader:
             out = local[tuple(slice(first, first + count) for first, count in zip(start, box.size, strict=True))]
             self.add(leaf, box, out)
 
-    def add(self, leaf: Leaf, box: Box, out: torch.Tensor) -> bool:
-        """Add a box to read from a leaf into memory on any device, which casts; return whether that is direct."""
+    def add(self, leaf: Leaf, box: Box, out: torch.Tensor) -> None:
+        """Add a box to read from a leaf into memory on any device, which casts."""
         assert leaf.source is not None
-        source = leaf.source.detach()
-        saved = self._saved(source)
-        if saved is None:
-            self.copies.append((out, source[box.slices()]))
-            return True
-        direct = out.is_cpu and out.dtype == source.dtype and out.is_contiguous()
-        block = out if direct else torch.empty(box.size, dtype=source.dtype, device="cpu")
-        self.reads.append(Read(leaf.key, saved, box, block))
-        self._sources.append(source)
-        if not direct:
-            self.staged.append((out, block))
-        return direct
+        self._wanted.append((leaf.key, leaf.source.detach(), box, out))
 
     def read(self) -> None:
         """Read everything that was added."""
-        try:
-            read_ranges(self.reads, check=self._check, count=bytes_read)
-        except (_Replaced, FileNotFoundError):
-            # another save replaced a file since it was mapped, and the mapping keeps the earlier content
-            with torch.no_grad():
-                for read, source in zip(self.reads, self._sources, strict=True):
-                    read.out.copy_(source[read.box.slices()])
-        with torch.no_grad():
-            for out, block in self.staged:
-                out.copy_(block)
-            for out, values in self.copies:
+        reads: list[Read] = []
+        identities: dict[str, tuple[int, int]] = {}
+        values: list[torch.Tensor] = []  # of the boxes, for those that are read: where the mapping has them
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        places = places_of(source for _, source, _, _ in self._wanted)
+        for (key, source, box, out), place in zip(self._wanted, places, strict=True):
+            offset = place.in_file(source) if place is not None and source.is_contiguous() else None
+            if place is None or offset is None:
                 bytes_read.nbytes += out.nbytes
-                out.copy_(values)
+                copies.append((out, source[box.slices()]))
+                continue
+            direct = out.is_cpu and out.dtype == source.dtype and out.is_contiguous()
+            block = out if direct else torch.empty(box.size, dtype=source.dtype, device="cpu")
+            reads.append(Read(key, Saved(place.filename, offset, source.dtype, tuple(source.shape)), box, block))
+            values.append(source[box.slices()])
+            identities[place.filename] = place.identity
+            if not direct:
+                copies.append((out, block))
 
-    def _saved(self, source: torch.Tensor) -> Saved | None:
-        """Return the position of a tensor in its file; None unless it is a whole tensor over a mapped file."""
-        if not source.numel() or not source.is_contiguous():
-            return None
-        if isinstance(source, MemoryMappedTensor):
-            mapping, position = source.handler, source.data_ptr() - int(source.handler.buffer.ctypes.data)
-        else:
-            place = bisect.bisect_right(self._starts, source.data_ptr()) - 1
-            if place < 0:
-                return None
-            start, mapping = self._mappings[place]
-            position = source.data_ptr() - start
-        if mapping.filename is None or not 0 <= position <= mapping.nbytes - source.nbytes:
-            return None
-        self._identities[mapping.filename] = mapping.identity
-        return Saved(mapping.filename, mapping.offset + position, source.dtype, tuple(source.shape))
+        def check(path: str, fd: int) -> None:
+            info = os.fstat(fd)
+            if (info.st_dev, info.st_ino) != identities[path]:
+                raise _Replaced(path)
 
-    def _check(self, path: str, fd: int) -> None:
-        info = os.fstat(fd)
-        if (info.st_dev, info.st_ino) != self._identities[path]:
-            raise _Replaced(path)
+        with torch.no_grad():
+            try:
+                read_ranges(reads, check=check, count=bytes_read)
+            except (_Replaced, FileNotFoundError):
+                # another save replaced a file since it was mapped, and the mapping keeps the earlier content
+                for read, value in zip(reads, values, strict=True):
+                    read.out.copy_(value)
+            for out, value in copies:
+                out.copy_(value)

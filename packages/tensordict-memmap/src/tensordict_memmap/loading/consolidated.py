@@ -85,10 +85,7 @@ def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:
                 exact = parse_extra(syscalls.read_at(fd, size - end, end))
             except (ValueError, KeyError, TypeError) as error:
                 raise _no_such_file(where, f"the exact forms of its values are damaged ({error})") from None
-        if size:
-            mapping = Mapping(fd, where, size, mode=mode, info=info)
-        else:
-            mapping = Mapping.nothing(where)
+        mapping = Mapping(fd, where, size, mode=mode, info=info)
     return record, exact, mapping
 
 

@@ -20,14 +20,12 @@ import torch
 
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import checksum_of
-from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.formats.detect import SAFETENSORS, TREE
 from tensordict_memmap.formats.safetensors.delta import DELTA, DeltaRecord, DeltaTensor
 from tensordict_memmap.formats.safetensors.describe import describe
-from tensordict_memmap.formats.safetensors.header import Header
 from tensordict_memmap.loading.detect import format_of
 from tensordict_memmap.loading.request import LoadRequest
-from tensordict_memmap.loading.safetensors import Opened, chosen_part, open_file, read_header
+from tensordict_memmap.loading.safetensors import Opened, chosen_part, map_file
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import plan
@@ -78,7 +76,7 @@ def resolve(
 
     Args:
         path: The delta.
-        opened: Its tensors, metadata and mapping.
+        opened: Its tensors and metadata.
         request: The options of the load.
         open_tree: A function that opens a base that is a folder.
 
@@ -86,7 +84,7 @@ def resolve(
         FileNotFoundError: A base is missing; the error names it.
         ValueError: A base was changed, a record is damaged, or the mode is ``"r+"``.
     """
-    views, metadata, mapping = opened
+    views, metadata = opened
     if request.mode is not None and MODES[request.mode]:
         raise ValueError(
             f"{path} is a delta, and mode='r+' would write to its base; load it with mode='r', or flatten it first "
@@ -104,8 +102,7 @@ def resolve(
         if bad:
             raise damaged(bad, f"{path} or its base")
     texts = {name: text for name, text in metadata.items() if name != DELTA}
-    # the mappings of the bases are not among them: the bytes in their files are not those of the changed tensors
-    return [(tensors, texts, mapping)], part
+    return [(tensors, texts)], part
 
 
 def open_base(path: str | os.PathLike[str], *, open_tree: OpenTree) -> Base:
@@ -136,7 +133,7 @@ def read_delta(path: str | os.PathLike[str]) -> DeltaRecord | None:
         return None
     if not is_file or format_of(path) != SAFETENSORS:
         return None
-    text = _read_header(os.fspath(path))[1].metadata.get(DELTA)
+    text = map_file(os.fspath(path), "r", "size")[1].metadata.get(DELTA)
     return None if text is None else DeltaRecord.loads(text, os.fspath(path))
 
 
@@ -245,23 +242,13 @@ def _open(path: str, open_tree: OpenTree) -> Base:
 
 
 def _open_packed(path: str) -> Base:
-    start, header, identity = _read_header(path)
+    tensors, header, start = map_file(path, "r", "size")
     checksums = recorded_checksums(header)
     if checksums is None:
         raise _unsealed(path)
-    tensors, metadata, mapping = open_file(path, "r", "size")
-    if mapping.nbytes and mapping.identity != identity:
-        raise ValueError(f"{path} was replaced while it was opened; try again")
-    text = metadata.get(DELTA)
+    text = header.metadata.get(DELTA)
     record = None if text is None else DeltaRecord.loads(text, path)
     return Base(path, checksum_of(start), tensors, checksums, record)
-
-
-def _read_header(path: str) -> tuple[bytes, Header, tuple[int, int]]:
-    """Return the bytes up to the end of the header of a file, the parsed header, and the identity of the file."""
-    with Descriptor(os.open, path, os.O_RDONLY | syscalls.NO_WAIT | syscalls.BINARY) as file:
-        info = os.fstat(file.fileno())
-        return *read_header(file.fileno(), path), (info.st_dev, info.st_ino)
 
 
 def _open_folder(path: str, open_tree: OpenTree) -> Base:

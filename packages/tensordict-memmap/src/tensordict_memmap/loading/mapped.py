@@ -65,8 +65,7 @@ def take_over(td: Any, fresh: Any) -> Any:
     """Move the entries of ``fresh`` to the nodes of ``td``, keeping nodes of the same type and the lock of ``td``."""
     locked, old, new = td.is_locked, plan(td), plan(fresh)
     _refresh_node(old, new)
-    for name in ("mappings", "mode"):
-        annotate(td, name, annotation(fresh, name))
+    annotate(td, "mode", annotation(fresh, "mode"))
     return td.lock_() if locked else td
 
 

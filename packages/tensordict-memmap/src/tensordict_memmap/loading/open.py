@@ -128,7 +128,7 @@ def _open_as(path: str | os.PathLike[str], request: LoadRequest, format: str) ->
             whole = whole.to(request.device, non_blocking=request.non_blocking)
         return _chosen(whole, request, ("consolidated",))
     whole = open_packed(path, request)
-    return _chosen(whole, request, ("saved_path", "mode", "mappings"))
+    return _chosen(whole, request, ("saved_path", "mode"))
 
 
 # --- files of one mapping

@@ -30,7 +30,6 @@ from tensordict_memmap.schema.node import Leaf, show
 from tensordict_memmap.storage.manifest import NAME
 from tensordict_memmap.storage.snapshot import ListedFolder
 from tensordict_memmap.storage.staging import temporary_folder
-from tensordict_memmap.tensor.mapping import Mapping
 
 _FIRST_READ = 1 << 16
 """Bytes of a safetensors file that are read first; most headers fit in."""
@@ -232,7 +231,4 @@ def _open(save: RemoteSave, path: str) -> Opened:
     if 8 + length > len(head):
         head += save.store.read_ranges([(file, len(head), 8 + length)])[0]
     header = load_header(head[8 : 8 + length], size - 8 - length, where)
-    mapping = Mapping.nothing()
-    mapping.nbytes = size - 8 - length
-    mapping.buffer = save.reader.reserve(file, mapping.nbytes, 8 + length)
-    return views(mapping, header), header.metadata, mapping
+    return views(save.reader.reserve(file, size - 8 - length, 8 + length), header), header.metadata

@@ -51,8 +51,8 @@ from tensordict_memmap.tensor.mapping import MODES
 from tensordict_memmap.tensor.mapping import Mapping as FileMapping
 from tensordict_memmap.tensor.mapping import open_file as open_mapped
 
-Opened = tuple[dict[str, torch.Tensor], dict[str, str], FileMapping]
-"""The tensors, the metadata and the mapping of a file."""
+Opened = tuple[dict[str, torch.Tensor], dict[str, str]]
+"""The tensors and the metadata of a file."""
 
 Resolve = Callable[[str, Opened, LoadRequest], tuple[list[Opened], Part | None]]
 """Opens the full save that a delta describes, from the path, the opened file and the options."""
@@ -88,7 +88,6 @@ def _load(path: str | os.PathLike[str], inside: bool, request: LoadRequest, reso
     loaded = assembled(opened, part, where, request)
     if not (request.moves or request.is_meta):
         remember_file(loaded, Path(os.path.abspath(path)), mode)
-        annotate(loaded, "mappings", [mapping for *_, mapping in opened])
         annotate(loaded, "metadata", opened[0][1] if opened else {})
     return loaded
 
@@ -103,7 +102,7 @@ def assembled(
     """Return the tensordict of opened files.
 
     Args:
-        opened: The tensors, the metadata and the mapping of each file.
+        opened: The tensors and the metadata of each file.
         part: The requested part of them, if it is already known.
         where: Their path, which errors name.
         request: The options.
@@ -139,7 +138,7 @@ def _united(opened: Sequence[Opened], where: str) -> tuple[dict[str, torch.Tenso
     """Return the tensors and the metadata of all files."""
     tensors: dict[str, torch.Tensor] = {}
     metadata: dict[str, str] = {}
-    for found, texts, _ in opened:
+    for found, texts in opened:
         tensors = tensors | found if tensors else found
         metadata |= texts
     if DELTA in metadata:
@@ -201,42 +200,38 @@ def _shard(folder: str, name: str) -> str:
 
 def open_file(path: str, mode: str, verify: str) -> Opened:
     """Map one safetensors file."""
+    tensors, header, _ = map_file(path, mode, verify)
+    return tensors, header.metadata
+
+
+def map_file(path: str, mode: str, verify: str) -> tuple[dict[str, torch.Tensor], Header, bytes]:
+    """Map one safetensors file; return its tensors, its header, and the bytes up to the end of that.
+
+    Raises:
+        ValueError: It is not a regular file, or its header or a checksum is damaged.
+    """
     file, mode = open_mapped(path, mode)
     with file:
         fd = file.fileno()
-        start, header = read_header(fd, path)
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError(f"{path} is not a regular file, as a safetensors file is; pass the file itself")
+        start = syscalls.read_at(fd, 8, 0)
+        length = header_length(start, info.st_size, path)
+        text = syscalls.read_at(fd, length, 8)
+        start, data_size = start + text, info.st_size - 8 - length
+        header = load_header(text, data_size, path)
         if verify == "full":
             verify_packed(fd, header, start, path)
         if MODES[mode] and CHECKSUMS in header.metadata:
             drop_packed_checksums(fd, header.metadata, start)
-        info = os.fstat(fd)
-        data_size = info.st_size - len(start)
-        place = os.path.abspath(path)
-        if data_size:
-            mapping = FileMapping(fd, place, data_size, offset=len(start), mode=mode, info=info)
-        else:
-            mapping = FileMapping.nothing(place)
-    return views(mapping, header), header.metadata, mapping
+        mapping = FileMapping(fd, os.path.abspath(path), data_size, offset=8 + length, mode=mode, info=info)
+    return views(mapping.buffer, header), header, start
 
 
-def read_header(fd: int, path: str) -> tuple[bytes, Header]:
-    """Read the start of an open safetensors file, up to the end of its header, and parse the header.
-
-    Raises:
-        ValueError: It is not a regular file, or its header is damaged.
-    """
-    info = os.fstat(fd)
-    if not stat.S_ISREG(info.st_mode):
-        raise ValueError(f"{path} is not a regular file, as a safetensors file is; pass the file itself")
-    head = syscalls.read_at(fd, 8, 0)
-    length = header_length(head, info.st_size, path)
-    text = syscalls.read_at(fd, length, 8)
-    return head + text, load_header(text, info.st_size - 8 - length, path)
-
-
-def views(mapping: FileMapping, header: Header) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file over its mapping; their addresses need not be aligned."""
-    buffer, kinds = mapping.buffer, header.kinds
+def views(buffer: Any, header: Header) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file over its mapped bytes; their addresses need not be aligned."""
+    kinds = header.kinds
     if 2 * sum(map(operator.is_not, kinds, kinds[1:])) > len(kinds):  # mostly of another kind than the one before
         return dict(zip(header.names, _one_by_one(buffer, kinds, 0), strict=True))
     made: list[torch.Tensor] = []
@@ -289,11 +284,11 @@ def open_shards(
     part = chosen_part(places, opened[files[0]][1], choice, path) if choice is not None and files else None
     needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
     opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
-    if part is not None and part.schema is None and any(RECORD in texts for _, texts, _ in opened.values()):
+    if part is not None and part.schema is None and any(RECORD in texts for _, texts in opened.values()):
         part = None
         opened |= {name: open_one(name) for name in files if name not in opened}
     _check_places(path, places, opened)
-    _check_save_ids(path, index, {name: texts for name, (_, texts, _) in opened.items()})
+    _check_save_ids(path, index, {name: texts for name, (_, texts) in opened.items()})
     return [opened[name] for name in files if name in opened], part
 
 
@@ -316,14 +311,14 @@ def _parse_index(path: str, document: bytes) -> tuple[dict[str, Any], list[str]]
 
 def _check_places(path: str, places: Mapping[str, str], opened: Mapping[str, Opened]) -> None:
     """Refuse files whose tensors are not those of the index."""
-    for name, (tensors, _, _) in opened.items():
+    for name, (tensors, _) in opened.items():
         wrong = [one for one in tensors if places.get(one) != name]
         if wrong:
             raise ValueError(
                 f"{path} lists tensor {wrong[0]!r:.200} in {name}, which does not hold it; the files are not of one "
                 "save: get all of them again"
             )
-    there = {one for tensors, _, _ in opened.values() for one in tensors}
+    there = {one for tensors, _ in opened.values() for one in tensors}
     missing = {one for one, name in places.items() if name in opened} - there
     if missing:
         raise ValueError(f"tensor {min(missing)!r:.200} of {path} is in none of its files; get all of them again")

@@ -317,7 +317,7 @@ class ConsolidatedWriter(Writer):
 
     def map(self, staged: str) -> None:
         """Map the staged file."""
-        self.mapping = Mapping.open(staged, self.total, mode="r+") if self.total else Mapping.nothing()
+        self.mapping = Mapping.open(staged, self.total, mode="r+")
 
     def mapped(self) -> Any:
         """Replace the leaves by views of the file, or of the storage in memory, and return the tensordict."""

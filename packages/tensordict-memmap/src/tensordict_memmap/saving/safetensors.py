@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from tensordict_core.extension import annotate, annotation
+from tensordict_core.extension import annotate
 from tensordict_memmap.engine.checksums import DIGITS, Extent
 from tensordict_memmap.engine.file_ranges import file_ranges
 from tensordict_memmap.engine.sources import FileRange, detached
@@ -185,8 +185,6 @@ class SafetensorsWriter(Writer):
         if self.opened is None:
             return self._open(self.path).lock_()
         annotate(self.opened, "saved_path", Path(self.path))
-        for mapping in annotation(self.opened, "mappings"):
-            mapping.filename = self.path
         return self.opened.lock_()
 
     def _open(self, path: str) -> Any:
