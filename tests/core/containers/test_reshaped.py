@@ -88,3 +88,10 @@ def test_a_view_of_shared_memory_shares_the_source():
     td = sources()["dense"]
     view = td.view(-1)
     assert view.share_memory_() is view and td.is_shared() and view.is_shared() and not view.is_memmap()
+
+
+def test_detaching_a_view_in_place_detaches_the_source():
+    td = sources()["dense"]
+    td["a"] = td["a"].double().requires_grad_() * 2
+    view = td.permute(1, 0)
+    assert view.detach_() is view and not td["a"].requires_grad and not view["a"].requires_grad

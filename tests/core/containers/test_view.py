@@ -103,6 +103,19 @@ def test_a_view_into_a_lazy_stack_reaches_its_elements():
     assert [td["a"][0].item() for td in lazy.tensordicts] == [-1.0] * 3
 
 
+@pytest.mark.parametrize("views", ["view[0]", "view[1:3][0]", "view[0][()]"])
+@pytest.mark.parametrize("nested", [False, True], ids=["root", "nested"])
+def test_a_new_key_at_an_index_of_a_view_is_added_to_all_elements_of_a_lazy_stack(views, nested):
+    lazy = LazyStackedTensorDict(*(TensorDict({"n": {}}, [4]) for _ in range(2)))
+    view = lazy.view_at(0)
+    part = eval(views, {"view": view})
+    new = {"new": torch.ones(())}
+    part[...] = {"n": new} if nested else new
+    key = ("n", "new") if nested else "new"
+    assert view[key].sum() == 1 and view[key].shape == (4,)
+    assert lazy[key][1].eq(0).all() and lazy[key].shape == (2, 4)
+
+
 def test_locks_are_those_of_the_parent():
     td = parent()
     view = td.view_at(0)

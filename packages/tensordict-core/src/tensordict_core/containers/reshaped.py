@@ -146,6 +146,11 @@ class ReshapedView(CustomContainer):
         """Return whether the entries of the source are in shared memory."""
         return bool(self._source.is_shared())
 
+    def detach_(self) -> Self:
+        """Detach the entries of the source in place, and return the view."""
+        self._source.detach_()
+        return self
+
     def memmap_(self, *args: Any, **kwargs: Any) -> Any:
         """Memory-map the entries of the source, and return the view."""
         self._source.memmap_(*args, **kwargs)

@@ -149,21 +149,25 @@ class SubTensorDict(CustomContainer):
 
     def _set(self, key: str, value: Any) -> None:
         plan = WritePlan(adds=True)
-        self._plan_part(key, self._expanded(key, value), plan, ())
+        self._plan_part(key, self._part, self._expanded(key, value), plan, ())
         plan.run()
 
-    def _plan_part(self, key: str, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
-        """Plan to write an entry into the parent; a new one of a lazy stack is added to all elements."""
-        parent = self._parent
-        if parent._is_lazy_stack and -1 not in parent._meta.batch_size and not parent._has_anywhere(key):
-            parent._plan_new(key, self._part, value, plan, prefix)
+    @property
+    def _adds_to_all(self) -> bool:
+        """Whether the parent is a lazy stack, to all elements of which a new entry is added."""
+        return bool(self._parent._is_lazy_stack and -1 not in self._parent._meta.batch_size)
+
+    def _plan_part(self, key: str, part: Index, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        """Plan to write a value into a part of an entry of the parent; a new one is added to the whole parent."""
+        if self._adds_to_all and not self._parent._has_anywhere(key):
+            self._parent._plan_new(key, part, value, plan, prefix)
         else:
-            parent._plan_entry(key, self._part, value, plan, prefix)
+            self._parent._plan_entry(key, part, value, plan, prefix)
 
     def _plan_set(self, key: str, item: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         value = super()._plan_set(key, item, plan, prefix)
         if value is not None:  # storing an entry of a view writes into the parent
-            self._plan_part(key, self._expanded(key, value, prefix), plan, prefix)
+            self._plan_part(key, self._part, self._expanded(key, value, prefix), plan, prefix)
 
     def _expanded(self, key: str, value: Any, prefix: tuple[str, ...] = ()) -> Any:
         """Return a valid entry in the shape of the leaf that it is written into, if that exists."""
@@ -173,16 +177,22 @@ class SubTensorDict(CustomContainer):
         return value if value.shape == shape else expand_to((*prefix, key) if prefix else key, value, shape)
 
     def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
-        if index is None:
-            super()._plan_write(None, source, plan, prefix)
+        if index is None or (plan.adds and self._adds_to_all and isinstance(source, dict | Node)):
+            super()._plan_write(index, source, plan, prefix)
         else:
             self._parent._plan_write(self._within(index), source, plan, prefix)
 
     def _plan_entry(self, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
+        old = self._parent._peek(key)
+        if index is not None and plan.adds and self._adds_to_all:
+            if isinstance(old, Node) and not old._is_opaque:
+                super()._plan_entry(key, index, value, plan, prefix)
+            else:
+                self._plan_part(key, self._within(index), value, plan, prefix)
+            return
         if index is not None:
             index = self._within(index)
         else:
-            old = self._parent._peek(key)
             if old is None or (isinstance(old, Node) and not old._is_opaque):
                 super()._plan_entry(key, None, value, plan, prefix)
                 return
