@@ -7,7 +7,15 @@ from typing import get_type_hints
 import pytest
 import torch
 
-from tensordict_core import NestedKey, NonTensorData, NonTensorStack, TensorDict, lazy_stack, unravel_key
+from tensordict_core import (
+    NestedKey,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    UnbatchedTensor,
+    lazy_stack,
+    unravel_key,
+)
 
 
 class Name(str):
@@ -74,3 +82,30 @@ def test_is_leaf_decides_which_entries_are_leaves_and_not_which_are_opened(is_le
         assert "a" in keys or "a" not in view
         assert [key for key, _ in td.items(nested, True, is_leaf=is_leaf)] == keys
         assert len(list(td.values(nested, True, is_leaf=is_leaf))) == len(keys)
+
+
+LEAF_VALUES = [torch.zeros(2), UnbatchedTensor(torch.zeros(3)), NonTensorData("text"), NonTensorStack("u", "v")]
+THROUGH = {
+    "read": lambda td: td["leaf", "x"],
+    "pop": lambda td: td.pop(("leaf", "x")),
+    "delete": lambda td: td.del_(("leaf", "x")),
+    "rename": lambda td: td.rename_key_(("leaf", "x"), "y"),
+    "write": lambda td: td.set_(("leaf", "x"), 1.0),
+    "write rows": lambda td: td.set_at_(("leaf", "x"), 1.0, 0),
+}
+
+
+@pytest.mark.parametrize("call", THROUGH.values(), ids=THROUGH)
+@pytest.mark.parametrize("value", LEAF_VALUES, ids=lambda value: type(value).__name__)
+def test_a_key_that_passes_through_a_leaf_names_the_leaf(value, call):
+    td = TensorDict({"leaf": value}, [2])
+    for container in (td, lazy_stack([td, td.clone()])):
+        with pytest.raises(KeyError, match="'leaf' is a .*, and has no entries") as raised:
+            call(container)
+        assert isinstance(raised.value, ValueError)
+
+
+def test_a_key_through_unbatched_tensors_that_differ_in_a_lazy_stack_names_them():
+    stack = lazy_stack([TensorDict({"u": UnbatchedTensor(torch.full((3,), float(i)))}, [2]) for i in range(2)])
+    with pytest.raises(KeyError, match="'u' is a UnbatchedTensor, not a tensordict"):
+        stack.del_(("u", "x"))

@@ -280,7 +280,6 @@ RARE = (
     seen("the locks of results of `pow", calls="densify", kind="locked", theirs="True", kinds="locked"),
     seen("`torch.vmap` over the stack dim", calls="vmap", kind="rows|keys|length", kinds="^lazy.*(class|Value)"),
     seen("`stack[index] = 1.0`", calls="update_at_", kind="values", kinds="^lazy.*ragged", text="y = "),
-    seen("names of non-tensor values", calls="set_non_tensor", kind="names", kinds="lazy.*names"),
     seen(
         "non-tensor values after comparisons",
         calls="new_.*",

@@ -86,15 +86,6 @@ WRITES = (
         text=r"inplace=True|, True\)$",
     ),
     seen(
-        "names of non-tensor values",
-        calls="setitem key|set",
-        kind="^names$",
-        theirs=r"^\(None,\)$",
-        place=r"[.]\w+$",
-        kinds="names",
-        text=r"\['u', 'v'",
-    ),
-    seen(
         "`td[0] = 5` where an entry is non-tensor data",
         calls="setitem (key|value)",
         kind="^kind$",
@@ -235,7 +226,7 @@ WRITES = (
         "a tensor, an `UnbatchedTensor`, a non-tensor value",
         kind="^result > (StackError|RuntimeError)",
         ours="position \\d has an? |is a tensor in (one|some)",
-        text="UnbatchedTensor",
+        text="UnbatchedTensor|NonTensor",
     ),
     seen("`UnbatchedTensor`s of different values", ours="is an unbatched tensor, which has one value for all rows"),
     # ragged lazy stacks and values in them

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from fuzzing import programs, structures
 from fuzzing.calls import Call, Program
 from fuzzing.outcomes import Broken, Difference, Leaf, Tree, differences, rows
-from fuzzing.predicates import both_refuse, keeps_more, spaces
+from fuzzing.predicates import keeps_more, loses_names, spaces
 from fuzzing.structures import Node
 
 Change = Callable[[Node], Node]
@@ -31,23 +31,23 @@ _FORGOTTEN = ("shares", "kind", "grad")
 """What two containers of one content may differ in, of a leaf."""
 
 
-def _changed(node: Node, change: Change) -> Node:
+def changed(node: Node, change: Change) -> Node:
     entries = {
-        key: _changed(entry, change) if isinstance(entry, Node) else entry for key, entry in node.entries.items()
+        key: changed(entry, change) if isinstance(entry, Node) else entry for key, entry in node.entries.items()
     }
-    elements = tuple(_changed(element, change) for element in node.elements)
+    elements = tuple(changed(element, change) for element in node.elements)
     return change(replace(node, entries=entries, elements=elements))
 
 
-def _stacked(node: Node) -> Node:
+def stacked(node: Node) -> Node:
     return replace(node, kind="stacked") if node.kind == "lazy" and "ragged" not in node.label else node
 
 
-def _plain(node: Node) -> Node:
+def plain(node: Node) -> Node:
     return replace(node, kind="dense") if node.kind == "class" else node
 
 
-def _bare(node: Node) -> Node:
+def bare(node: Node) -> Node:
     kept = {key: entry for key, entry in node.entries.items() if isinstance(entry, Node | structures.Tensor)}
     return replace(node, entries=kept)
 
@@ -77,11 +77,11 @@ def _same(one: Any, other: Any, part: bool) -> bool:
     return type(one) is type(other) and not list(differences(one, other))
 
 
-def _all_changed(change: Change, program: Program) -> Program:
+def all_changed(change: Change, program: Program) -> Program:
     return replace(
         program,
-        x=_changed(program.x, change),
-        operands={name: _changed(node, change) for name, node in program.operands.items()},
+        x=changed(program.x, change),
+        operands={name: changed(node, change) for name, node in program.operands.items()},
     )
 
 
@@ -118,12 +118,12 @@ def _oracle(
 
 def as_dense(explain: Explain) -> Callable[[Program, Difference], bool]:
     """Return whether ours does with a lazy stack what both libraries do with the dense stack of its elements."""
-    return functools.partial(_oracle, functools.partial(_all_changed, _stacked), False, explain)
+    return functools.partial(_oracle, functools.partial(all_changed, stacked), False, explain)
 
 
 def as_tensordict(explain: Explain) -> Callable[[Program, Difference], bool]:
     """Return whether ours does with a tensorclass what both libraries do with a tensordict of its entries."""
-    return functools.partial(_oracle, functools.partial(_all_changed, _plain), False, explain)
+    return functools.partial(_oracle, functools.partial(all_changed, plain), False, explain)
 
 
 def beside_values(explain: Explain) -> Callable[[Program, Difference], bool]:
@@ -131,7 +131,7 @@ def beside_values(explain: Explain) -> Callable[[Program, Difference], bool]:
 
     Beside them the reference refuses, drops entries, or its ``pad_sequence`` takes them for sequences.
     """
-    asked = functools.partial(_oracle, functools.partial(_all_changed, _bare), True, explain)
+    asked = functools.partial(_oracle, functools.partial(all_changed, bare), True, explain)
     return lambda program, difference: (
         (difference.kind.endswith("Error > result") or program.call.name == "pad_sequence" or keeps_more(difference))
         and asked(program, difference)
@@ -165,115 +165,16 @@ def rows_move(program: Program, difference: Difference) -> bool:
         return False
 
 
-def _of_dtype(dtype: str, node: Node) -> Node:
-    tensors = {key: entry for key, entry in node.entries.items() if isinstance(entry, structures.Tensor)}
-    return replace(node, entries=node.entries | {key: replace(t, dtype=dtype) for key, t in tensors.items()})
-
-
-DTYPES = ("float32", "int64")
-
-_CHANGES: tuple[Change, ...] = (
-    *(_stacked, _plain, _bare, lambda node: replace(node, suffix="")),
-    lambda node: replace(node, kind="dense") if node.kind == "params" else node,
-    *(functools.partial(_of_dtype, dtype) for dtype in DTYPES),
-)
-"""What makes a container simpler."""
-
-VALID = ("None", "0", "1", "1.0", "True", "[]", "'a'", "x", "torch.float32", "torch.abs")
-"""Arguments one of which is valid for most parameters."""
-
-
-def _with_sources(call: Call, pattern: str, text: str) -> Call:
-    """The call with a pattern replaced in the sources of its arguments."""
-    arguments = [(name, re.sub(pattern, text, source)) for name, source in call.arguments]
-    return replace(call, arguments=tuple(arguments))
-
-
-def _with_fewer_faults(program: Program) -> Iterator[Program]:
-    """The program without one of its arguments, with a valid one in its place, or with a simpler container."""
-    arguments = program.call.arguments
-    for i, (name, source) in enumerate(arguments):
-        others = [(), *(((name, valid),) for valid in (*VALID, *_keys_of(program.x)) if valid != source)]
-        for other in others:
-            yield replace(program, call=replace(program.call, arguments=(*arguments[:i], *other, *arguments[i + 1 :])))
-    if program.call.template.startswith("setitem(x, "):
-        for valid in ("0", "..."):
-            yield replace(program, call=replace(program.call, template=f"setitem(x, I[{valid}], @)"))
-    for change in _CHANGES:
-        for part in ("x", *program.operands):
-            node = program.x if part == "x" else program.operands[part]
-            simple = _changed(node, change)
-            if simple != node:
-                changed = {"x": simple} if part == "x" else {"operands": {**program.operands, part: simple}}
-                yield replace(program, **changed)
-    for dtype in DTYPES:  # operands of one dtype, those of the call too
-        simple = _all_changed(functools.partial(_of_dtype, dtype), program)
-        yield simple
-        yield replace(simple, call=_with_sources(simple.call, r"t\((\[[\d, ]*\])", rf"t(\1, '{dtype}'"))
-    for key in _keys_of(program.x):  # the keys of dictionaries
-        yield replace(program, call=_with_sources(program.call, r"{'\w':", f"{{{key}:"))
-    for first, second in dict.fromkeys(re.findall(r"'(\w)'(?:, '(\w)'\))?", str(program.call))):
-        yield replace(program, x=_with_entry(program.x, first, second))
-    for name, node in program.operands.items():
-        for path in structures.paths(node):
-            yield replace(program, operands={**program.operands, name: structures.without(node, path)})
-    for path in structures.paths(program.x):
-        if repr(path[-1]) not in str(program.call):
-            operands = {name: structures.without(node, path) for name, node in program.operands.items()}
-            yield replace(program, x=structures.without(program.x, path), operands=operands)
-
-
-def _with_entry(node: Node, key: str, below: str) -> Node:
-    """The container with a tensor under a key, or below a nested tensordict, unless the key has an entry."""
-    if node.elements:
-        return replace(node, elements=tuple(_with_entry(element, key, below) for element in node.elements))
-    tensor = structures.Tensor(node.batch)
-    made = Node("dense", node.batch, {below: tensor}) if below else tensor
-    return replace(node, entries={key: made} | node.entries)
-
-
-def _words(text: str) -> str:
-    """The words of an error, without the names, numbers and sizes in it."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"|[\[({].*[\])}]|\d+", "", text)
-
-
-def _keys_of(node: Node) -> list[str]:
-    """The sources of the keys of a container, the nested ones as tuples."""
-    return [repr(path[0] if len(path) == 1 else path) for path in structures.paths(node)]
-
-
-def names_one_fault(explain: Explain) -> Callable[[Program, Difference], bool]:
-    """Return whether ours raises its error with one fault fewer, too, where both agree or a row explains it."""
-
-    def matches(program: Program, difference: Difference) -> bool:
-        asked = (names_one_fault,)
-        if DECIDED.get(asked) or not both_refuse(difference):  # a third fault is not looked for
-            return False
-        DECIDED[asked] = True
-        try:
-            return any(_raises(simple, difference.ours, explain) for simple in _with_fewer_faults(program))
-        finally:
-            DECIDED[asked] = False
-
-    return matches
-
-
-def _raises(program: Program, text: str, explain: Explain) -> bool:
-    theirs, ours = spaces()
-    given = programs.run(program, ours).error
-    if given is None or _words(programs.message(given)) != _words(text):
-        return False
-    expected = programs.run(program, theirs).error
-    if expected is not None and programs.is_of_type(given, expected):
-        return True
-    return explain(program, programs.compare(program, theirs, ours)) is not None
+def _names_a_tensor(program: Program) -> bool:
+    names = ("other", "end", "min", "max")
+    return any(name in names and source.startswith("t(") for name, source in program.call.arguments)
 
 
 def _by_position(program: Program) -> Program:
     (name, source), *rest = program.call.arguments or ((None, ""),)
-    is_tensor = name in ("other", "end") and source.startswith("t(")
-    call = replace(program.call, arguments=((None, source), *rest))
-    return replace(program, call=call) if is_tensor else program
+    if name not in ("other", "end") or not source.startswith("t("):
+        return program
+    return replace(program, call=replace(program.call, arguments=((None, source), *rest)))
 
 
 def named_as_by_position(explain: Explain) -> Callable[[Program, Difference], bool]:
@@ -284,7 +185,7 @@ def named_as_by_position(explain: Explain) -> Callable[[Program, Difference], bo
     asked = functools.partial(_oracle, _by_position, False, explain)
 
     def matches(program: Program, difference: Difference) -> bool:
-        if _by_position(program) == program:
+        if not _names_a_tensor(program):
             return False
         has_values = difference.kind in ("values", "shape", "rows", "kind") or difference.kind.endswith("> result")
         return _has_values_of_torch(program) if has_values else asked(program, difference)
@@ -308,6 +209,11 @@ def changes_x_as_without(name: str) -> Callable[[Program, Difference], bool]:
     return matches
 
 
+def _clamp(row: torch.Tensor, min: Any = None, max: Any = None) -> torch.Tensor:
+    """Clamp a row; torch takes two numbers or two tensors as the limits."""
+    return torch.clamp(row, *(None if one is None else torch.as_tensor(one) for one in (min, max)))
+
+
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add,
     "sub": torch.sub,
@@ -315,35 +221,44 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "mod": torch.remainder,
     "logical_and": torch.logical_and,
     "lerp": torch.lerp,
+    "clamp": _clamp,
 }
 
 
 def _has_values_of_torch(program: Program) -> bool:
-    """Whether each row of ours is what torch gives for the row of ``x`` and the number at its position in a tensor."""
+    """Whether each row of ours is what torch gives for the row of ``x`` and the numbers at its position in tensors."""
     end = programs.run(program, spaces()[1])
     function = FUNCTIONS.get(program.call.name.rstrip("_"))
     result = (end.values or {}).get("result")
-    if function is None or end.before is None or not isinstance(result, Tree):
+    of_numbers = program.operands.keys().isdisjoint(source for _, source in program.call.arguments)
+    if function is None or not of_numbers or end.before is None or not isinstance(result, Tree):
         return False
-    (_, source), *rest = program.call.arguments
-    options = {name: eval(value, dict(spaces()[1])) for name, value in rest if name != "default"}
-    x, tensor = end.before["x"], eval(source, dict(spaces()[1]))
-    if torch.broadcast_shapes(x.batch, tensor.shape) != result.batch:
+    arguments = [(name, eval(source, dict(spaces()[1]))) for name, source in program.call.arguments]
+    sizes = [value.shape for _, value in arguments if isinstance(value, torch.Tensor)]
+    x = end.before["x"]
+    if torch.broadcast_shapes(x.batch, *sizes) != result.batch:
         return False
-    numbers = tensor.broadcast_to(result.batch)
     for position in np.ndindex(*result.batch):
         own = position[len(position) - len(x.batch) :]
         given = rows(x, tuple(0 if size == 1 else at for size, at in zip(x.batch, own, strict=True)))
         made = rows(result, position)
         if given.keys() != made.keys():
             return False
+        numbers = [(name, _at(value, position, result.batch)) for name, value in arguments if name != "default"]
+        others = [value for name, value in numbers if name is None]
+        options = {name: value for name, value in numbers if name is not None}
         for path, row in given.items():
             if isinstance(row, Leaf):
-                data = function(row.data, numbers[position], **options)
+                data = function(row.data, *others, **options)
                 expected = replace(row, data=data, shape=tuple(data.shape), dtype=made[path].dtype)
                 if not _same(expected, made[path], False):
                     return False
     return True
+
+
+def _at(value: Any, position: tuple[int, ...], size: tuple[int, ...]) -> Any:
+    """The number at a position of a tensor that is broadcast to a size; another argument itself."""
+    return value.broadcast_to(size)[position] if isinstance(value, torch.Tensor) else value
 
 
 def indexes_the_text(program: Program, difference: Difference) -> bool:
@@ -351,7 +266,7 @@ def indexes_the_text(program: Program, difference: Difference) -> bool:
     if program.call.name != "get_at" or program.x.kind != "class":
         return False
     call = replace(program.call, template=f"{program.call.template}.tolist()")
-    expected = programs.run(replace(program, x=_changed(program.x, _plain), call=call), spaces()[0])
+    expected = programs.run(replace(program, x=changed(program.x, plain), call=call), spaces()[0])
     given = programs.run(program, spaces()[1])
     if expected.error is not None or given.error is not None:
         return False
@@ -374,11 +289,70 @@ def _with_colons(program: Program) -> Program:
                 continue
             if same:
                 arguments = program.call.arguments
-                changed = (*arguments[:i], (name, other), *arguments[i + 1 :])
-                return replace(program, call=replace(program.call, arguments=changed))
+                arguments = (*arguments[:i], (name, other), *arguments[i + 1 :])
+                return replace(program, call=replace(program.call, arguments=arguments))
     return program
 
 
 def without_ellipsis(explain: Explain) -> Callable[[Program, Difference], bool]:
     """Return whether ours does with an ellipsis in an index what both libraries do with colons in its place."""
     return functools.partial(_oracle, _with_colons, False, explain)
+
+
+def _on_the_way(value: Any, place: str) -> list[Any]:
+    """The described value at a place, after those that hold it."""
+    if not place:
+        return [value]
+    if isinstance(value, list):
+        number, _, rest = place[1:].partition("]")
+        return [value, *_on_the_way(value[int(number) + 1], rest)]
+    entries = dict(value.entries) if isinstance(value, Tree) else value
+    key = next(key for key in entries if re.match(rf"[.]{re.escape(str(key))}(?=[.\[]|$)", place))
+    return [value, *_on_the_way(entries[key], place.removeprefix(f".{key}"))]
+
+
+def value_has_names_of_its_node(program: Program, difference: Difference) -> bool:
+    """Whether the reference loses names of a non-tensor value, which ours has from its node or from ``x``."""
+    if not loses_names(difference):
+        return False
+    variable = re.match(r"\w+", difference.place)[0]
+    values = programs.run(program, spaces()[1]).values
+    *nodes, value = _on_the_way(values[variable], difference.place.removeprefix(variable))
+    if not value.kind.startswith("NonTensor"):
+        return False
+    names = nodes[-1].names if nodes and isinstance(nodes[-1], Tree) else values["x"].names
+    return value.names[: len(names)] == names and not any(value.names[len(names) :])
+
+
+def writes_each_entry(program: Program, difference: Difference) -> bool:
+    """Whether ours changes ``x`` by ``apply_`` with ``call_on_nested=True`` as by ``set_`` of the result of each entry.
+
+    ``set_`` of tensordicts of other batch sizes is a call of its own, which both libraries do alike.
+    """
+    given = program.call.arguments
+    options = {name: source for name, source in given if name is not None}
+    others = [source for name, source in given if name is None]
+    if program.call.name != "apply_" or options.get("call_on_nested") != "True" or not others:
+        return False
+    fn, *rest = others
+    values = [f"{other}.get(key, {options.get('default', 'None')})" for other in rest]
+    write = f"[x.set_(key, ({fn})({', '.join(['x.get(key)', *values])})) for key in list(x.keys())]"
+    single = programs.run(replace(program, call=Call("set_", write)), spaces()[1])
+    several = programs.run(program, spaces()[1])
+    if single.error is not None or several.error is not None:
+        return False
+    return not list(differences((single.values or {})["x"], (several.values or {})["x"]))
+
+
+def as_tensors(explain: Explain) -> Callable[[Program, Difference], bool]:
+    """Return whether ours refuses unbatched tensors where both libraries refuse tensors with the batch size alike."""
+
+    def batched(node: Node) -> Node:
+        entries = {
+            key: structures.Tensor((*node.batch, *entry.shape)) if isinstance(entry, structures.Unbatched) else entry
+            for key, entry in node.entries.items()
+        }
+        return replace(node, entries=entries)
+
+    asked = functools.partial(_oracle, functools.partial(all_changed, batched), False, explain)
+    return lambda program, difference: difference.kind.startswith("result > ") and asked(program, difference)

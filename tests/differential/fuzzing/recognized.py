@@ -166,7 +166,6 @@ RECOGNIZED = (
             )
         ),
     ),
-    Rule("names of non-tensor values", lambda p, d: d.kind == "names" and "NonTensor" in " ".join(p.lines())),
     Rule(
         "names of nested tensordicts after `td.squeeze()`",
         lambda p, d: "." in d.place and "lazy" in p.x.label and "names" in p.x.label and loses_names(d),

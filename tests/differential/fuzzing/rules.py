@@ -7,15 +7,18 @@ from dataclasses import replace
 
 from fuzzing import programs, structures
 from fuzzing.calls import Program
+from fuzzing.faults import names_one_fault
 from fuzzing.observed import OBSERVED
 from fuzzing.oracles import (
     as_dense,
     as_tensordict,
+    as_tensors,
     beside_values,
     indexes_the_text,
     named_as_by_position,
-    names_one_fault,
+    value_has_names_of_its_node,
     without_ellipsis,
+    writes_each_entry,
 )
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import (
@@ -104,6 +107,7 @@ RULES = (
         "`td.numpy()` and `td.to_namedtuple()` of values",
         lambda p, d: p.call.name in ("numpy", "to_dict") and "exclusive keys" in d.ours and _lacks_no_tensors(p, d),
     ),
+    Rule("names of non-tensor values", value_has_names_of_its_node),
     Rule("an operation of a tensordict without tensors", _checks_what_is_empty),
     Rule(
         "an operation of a tensordict without tensors",
@@ -291,13 +295,15 @@ def _explained(program: Program, found: list[Difference]) -> str | None:
 
 
 ORACLES = (
-    Rule("a call with two faults", names_one_fault(_explained)),
     Rule("operations of a lazy stack that the reference does otherwise", as_dense(_explained)),
     Rule("operations of a tensorclass that the reference refuses", as_tensordict(_explained)),
     Rule("operations beside non-tensor values", beside_values(_explained)),
     Rule("a tensor that is passed by name", named_as_by_position(_explained)),
     Rule('`tc.get_at("label", index)`', indexes_the_text),
     Rule("`td.update_at_(source, (..., 0))`", without_ellipsis(_explained)),
+    Rule("`td.apply_(fn, call_on_nested=True)`", writes_each_entry),
+    Rule("`UnbatchedTensor` entries of reductions, `apply` with a batch size", as_tensors(_explained)),
+    Rule("a call with two faults", names_one_fault(_explained)),
 )
 """Asked last, because they run programs."""
 

@@ -116,7 +116,7 @@ class Access(Node):
         """Return the error for a nested key without an entry, which names the level that is missing or no node."""
         node: Any = self
         for depth, name in enumerate(path):
-            if not isinstance(node, Node):
+            if depth and not _is_nested(node):
                 return errors.not_a_node(path[:depth], node)
             value = node._get(name)
             if value is None:
@@ -477,13 +477,13 @@ class Access(Node):
         for depth, name in enumerate(path[:-1]):
             try:
                 child = node._get(name)
-            except errors.StackError:  # tensors of several shapes in a lazy stack have no entries
+            except errors.StackError:  # entries of a lazy stack that do not stack have no entries of their own
                 child = node._peek(name)
-                if not is_leaf_tensor(child):
+                if _is_nested(child):
                     raise
             if child is None:
                 raise errors.missing_key(path[: depth + 1], node._keys(), type(self).__name__)
-            if is_leaf_tensor(child):
+            if not _is_nested(child):
                 raise errors.not_a_node(path[: depth + 1], child)
             node = child
         return node, path[-1]
