@@ -64,7 +64,7 @@ def test_a_hundred_thousand_random_programs_show_no_new_difference():
 
 def test_every_rule_names_a_row_of_the_page():
     cells = [line.split(" | ")[0].removeprefix("| ") for line in DIFFERENCES.read_text().splitlines()]
-    for rule in rules.RULES:
+    for rule in (*rules.RULES, *rules.ORACLES):
         assert any(cell.startswith(rule.row) for cell in cells), f"no row starts with {rule.row!r}"
 
 
@@ -166,6 +166,59 @@ def test_one_of_two_faults_explains_an_error_and_no_other_error_does():
     names_one_fault = next(rule for rule in rules.ORACLES if rule.row == "a call with two faults")
     assert names_one_fault.matches(program, found)
     assert not names_one_fault.matches(program, replace(found, ours="SourceError: the batch sizes differ"))
+
+
+def made(call: str, x: structures.Node, *arguments: tuple[str | None, str], **operands: structures.Node):
+    """A program that calls a method."""
+    return calls.Program(x, calls.Call(call, f"x.{call}(@)", arguments), operands)
+
+
+VALUE = structures.Node("dense", (), {"n": structures.Value("text", ())}, suffix=".lock_()")
+NAMED = structures.Node("dense", (2,), {"a": structures.Tensor((2,))}, names=("x",))
+FLOATS = structures.Node("dense", (2,), {"a": structures.Tensor((2,)), "b": structures.Tensor((2,), start=3)})
+FEWER = structures.Node("dense", (2,), {"b": structures.Tensor((2,), start=5)})
+LONGER = structures.Node("dense", (), {"n": structures.Node("dense", (2,), {"b": structures.Tensor((2, 3))})})
+UNBATCHED = structures.Node("dense", (1,), {"b": structures.Unbatched((5,))})
+
+EXPLAINED = {
+    "an equivalent call": (
+        made("update", VALUE, (None, "{'n': t([])}"), ("inplace", "True")),
+        "two ways to write one operation",
+    ),
+    "operands with all keys": (
+        made("clamp_min", FLOATS, (None, "y"), (None, "True"), y=FEWER),
+        "two ways to write one operation",
+    ),
+    "names of a value": (
+        made("setdefault", NAMED, (None, "'s'"), (None, "['u', 'v']")),
+        "names, devices and locks of nested",
+    ),
+    "each entry": (
+        made("apply_", LONGER, (None, "lambda a: a[1:]"), ("call_on_nested", "True")),
+        "`td.apply_(fn, call_on_nested=True)`",
+    ),
+    "a tensor in place of an unbatched one": (
+        made(
+            *("apply_", UNBATCHED, (None, "lambda a, *o: a.clone()"), (None, "y"), ("batch_size", "[1]")),
+            y=structures.Node("dense", (1,), {}),
+        ),
+        "`UnbatchedTensor` entries of reductions, `apply` with a batch size",
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "row"), EXPLAINED.values(), ids=EXPLAINED)
+def test_an_oracle_explains_what_it_can_prove(program, row):
+    assert row in oracle(program)
+
+
+@pytest.mark.parametrize("case", sorted(EXPLAINED.keys() - {"a tensor in place of an unbatched one"}))
+def test_no_oracle_explains_a_call_that_is_lost(case, monkeypatch):
+    program, _ = EXPLAINED[case]
+    name = program.call.name
+    monkeypatch.setattr(programs.libraries()[1].TensorDict, name, lambda self, *given, **options: self)
+    oracles.DECIDED.clear()
+    assert cluster(program, programs.compare(program, *predicates.spaces()))
 
 
 def test_the_programs_cover_the_public_methods():

@@ -100,7 +100,7 @@ THROUGH = {
 def test_a_key_that_passes_through_a_leaf_names_the_leaf(value, call):
     td = TensorDict({"leaf": value}, [2])
     for container in (td, lazy_stack([td, td.clone()])):
-        with pytest.raises(KeyError, match="'leaf' is a .*, and has no entries") as raised:
+        with pytest.raises(KeyError, match=r"'leaf' is a .*, and has no entries") as raised:
             call(container)
         assert isinstance(raised.value, ValueError)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict_core import TensorDict, lazy_stack, stack
+from tensordict_core import NonTensorData, NonTensorStack, TensorDict, lazy_stack, stack
 
 NAMES: dict[str, tuple[Callable[[Any], Any], list[str | None]]] = {
     "number": (lambda td: td[0], ["y", "z"]),
@@ -95,6 +95,23 @@ def test_nested_tensordicts_have_the_names_of_their_parent_and_may_have_more() -
     assert td.flatten(0, 1)["n"].names == [None, "z", "w"]
     td.rename_(x="time")
     assert td["n"].names == ["time", "y", "z", "w"]
+
+
+def _of_values(size: list[int], value: Any) -> Any:
+    return [_of_values(size[1:], value) for _ in range(size[0])] if size else value()
+
+
+@pytest.mark.parametrize("call", [call for call, _ in NAMES.values()], ids=list(NAMES))
+def test_non_tensor_values_have_the_names_of_their_tensordict(call: Callable[[Any], Any]) -> None:
+    numbers = iter(range(2 * 3 * 4))
+    td = _dense()
+    td["one"] = "text"
+    td["each"] = _of_values([2, 3, 4], lambda: f"value {next(numbers)}")
+    td["rows"] = NonTensorStack(*[NonTensorData(i, batch_size=[3, 4]) for i in range(2)])
+    result = call(td)
+    for key in ("one", "each", "rows"):
+        if key in result.keys():  # noqa: SIM118 (a tensordict iterates over its rows)
+            assert result.get(key).names[: result.ndim] == result.names, key
 
 
 def test_the_result_has_the_names_of_the_first_operand() -> None:

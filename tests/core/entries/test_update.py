@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
+from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict, lazy_stack
 
 
 def tree() -> TensorDict:
@@ -395,3 +395,40 @@ def test_a_number_of_numpy_is_written_at_an_index(number: Any) -> None:
     lazy = lazy_stack([td.exclude("s") * 0, td.exclude("s") * 0])
     lazy[0] = number
     assert (lazy[0]["a"] == float(number)).all() and lazy[1]["a"][0, 0] == 0
+
+
+IN_PLACE = {
+    "set_": lambda td, value: td.set_("s", value),
+    "update_": lambda td, value: td.update_({"s": value}),
+    "copy_": lambda td, value: td.copy_({"s": value}),
+    "set_at_": lambda td, value: td.set_at_("s", value, slice(0, 2)),
+    "update_at_": lambda td, value: td.update_at_({"s": value}, slice(0, 2)),
+    "setitem": lambda td, value: td.__setitem__(slice(0, 2), {"s": value}),
+}
+
+
+@pytest.mark.parametrize("write", IN_PLACE.values(), ids=IN_PLACE)
+@pytest.mark.parametrize("kind", ["dense", "lazy", "view", "nested"])
+@pytest.mark.parametrize("value", [{"q": 1.0}, 1.0, "text"], ids=str)
+def test_a_dictionary_or_a_number_over_a_value_is_the_value_in_every_container(
+    value: Any, kind: str, write: Any
+) -> None:
+    td = TensorDict({"s": NonTensorData(None)}, [2])
+    part: Any = {
+        "dense": lambda: td,
+        "lazy": lambda: lazy_stack([TensorDict({"s": NonTensorData(None)}) for _ in range(2)]),
+        "view": lambda: td.view_at(slice(0, 2)),
+        "nested": lambda: TensorDict({"n": td}, [2])["n"],
+    }[kind]()
+    write(part, value)
+    assert part.get("s").tolist() in (value, [value, value])
+    if kind == "nested":
+        root = TensorDict({"n": {"s": NonTensorData(None)}}, [2])
+        root[0:2] = {"n": {"s": value}}
+        assert root.get(("n", "s")).tolist() in (value, [value, value])
+
+
+def test_a_tensordict_over_a_value_is_an_error_that_names_the_value() -> None:
+    td = TensorDict({"s": NonTensorData("text")}, [2])
+    with pytest.raises(KeyError, match="'s' is a NonTensorData, not a tensordict"):
+        td[0] = TensorDict({"s": TensorDict({"q": 1.0})})

@@ -17,6 +17,7 @@ from fuzzing.outcomes import Difference
 from fuzzing.predicates import both_refuse, spaces
 from fuzzing.structures import Node
 
+
 def _of_dtype(dtype: str, node: Node) -> Node:
     tensors = {key: entry for key, entry in node.entries.items() if isinstance(entry, structures.Tensor)}
     return replace(node, entries=node.entries | {key: replace(t, dtype=dtype) for key, t in tensors.items()})
@@ -51,6 +52,10 @@ def _with_fewer_faults(program: Program) -> Iterator[Program]:
     if program.call.template.startswith("setitem(x, "):
         for valid in ("0", "..."):
             yield replace(program, call=replace(program.call, template=f"setitem(x, I[{valid}], @)"))
+    for pattern, valid in ((r"b\(\[.*?\]\)", f"b({list(program.x.batch)})"), (r", -?\d+\)$", ", 0)")):
+        yield replace(program, call=replace(program.call, template=re.sub(pattern, valid, program.call.template)))
+    operands = {name: structures.filled(node) for name, node in program.operands.items()}
+    yield replace(program, x=structures.filled(program.x), operands=operands)
     for change in _CHANGES:
         for part in ("x", *program.operands):
             node = program.x if part == "x" else program.operands[part]

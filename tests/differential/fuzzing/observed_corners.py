@@ -143,7 +143,7 @@ CORNERS = (
     ),
     seen(
         "`td.separates(key, strict=False)`",
-        calls="separates",
+        calls="separates|split_keys",
         kind="^result > KeyThroughLeafError",
         text=r"'(\w)', \('\1', '\w'\).*default=",
     ),

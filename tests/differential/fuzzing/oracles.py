@@ -21,7 +21,7 @@ import torch
 from fuzzing import programs, structures
 from fuzzing.calls import Call, Program
 from fuzzing.outcomes import Broken, Difference, Leaf, Tree, differences, rows
-from fuzzing.predicates import keeps_more, loses_names, spaces
+from fuzzing.predicates import keeps_more, spaces
 from fuzzing.structures import Node
 
 Change = Callable[[Node], Node]
@@ -32,9 +32,7 @@ _FORGOTTEN = ("shares", "kind", "grad")
 
 
 def changed(node: Node, change: Change) -> Node:
-    entries = {
-        key: changed(entry, change) if isinstance(entry, Node) else entry for key, entry in node.entries.items()
-    }
+    entries = {key: changed(entry, change) if isinstance(entry, Node) else entry for key, entry in node.entries.items()}
     elements = tuple(changed(element, change) for element in node.elements)
     return change(replace(node, entries=entries, elements=elements))
 
@@ -85,7 +83,7 @@ def all_changed(change: Change, program: Program) -> Program:
     )
 
 
-def _decides(simple: Program, part: bool, explain: Explain, program: Program) -> bool:
+def _decides(simple: Program, content: str, explain: Explain, program: Program) -> bool:
     if simple == program:
         return False
     theirs, ours = spaces()
@@ -95,35 +93,56 @@ def _decides(simple: Program, part: bool, explain: Explain, program: Program) ->
     # what a row explains of the simpler program is so of this one, too
     expected, given = programs.run(simple, ours if found else theirs), programs.run(program, ours)
     if expected.error is not None or given.error is not None:
-        both = expected.error is not None and given.error is not None and not part
+        both = expected.error is not None and given.error is not None and content in ("same", "result")
         return both and programs.is_of_type(given.error, expected.error)
-    names = ["result", *given.before]
-    return all(_same(expected.values[name], given.values[name], part) for name in names)
+    names = ["result", *(given.before if content != "result" else ())]
+    if content == "less":
+        return all(_same(given.values[name], expected.values[name], True) for name in names)
+    return all(_same(expected.values[name], given.values[name], content == "more") for name in names)
 
 
 DECIDED: dict[tuple[Any, ...], bool] = {}
-"""The answers of oracles, by the change of the containers and the program."""
+"""The answers of oracles, by the two programs."""
+
+DEPTH = 2
+"""How many oracles may be asked about the answer of another one."""
+
+_ASKED: list[tuple[Any, ...]] = []
 
 
-def _oracle(
-    change: Callable[[Program], Program], part: bool, explain: Explain, program: Program, difference: Difference
+def oracle(
+    change: Callable[[Program], Program], content: str, explain: Explain, program: Program, difference: Difference
 ) -> bool:
-    key = (change, *program.lines())
+    """Whether ours does with a program what both libraries do with the changed one.
+
+    ``content`` says which: the ``same``, ``more`` or ``less`` entries than of the changed program, or the ``result``.
+    """
+    simple = change(program)
+    key = (content, *simple.lines(), *program.lines())
     if key not in DECIDED:
-        DECIDED[key] = False  # while it is asked about
-        with contextlib.suppress(IndexError):  # rows of an entry that does not start with the batch size
-            DECIDED[key] = _decides(change(program), part, explain, program)
+        if key in _ASKED or len(_ASKED) == DEPTH:
+            return False
+        _ASKED.append(key)
+        answer = False
+        try:
+            with contextlib.suppress(IndexError):  # rows of an entry that does not start with the batch size
+                answer = _decides(simple, content, explain, program)
+        finally:
+            _ASKED.pop()
+        if _ASKED and not answer:
+            return False  # because other answers are not known yet
+        DECIDED[key] = answer
     return DECIDED[key]
 
 
 def as_dense(explain: Explain) -> Callable[[Program, Difference], bool]:
     """Return whether ours does with a lazy stack what both libraries do with the dense stack of its elements."""
-    return functools.partial(_oracle, functools.partial(all_changed, stacked), False, explain)
+    return functools.partial(oracle, functools.partial(all_changed, stacked), "same", explain)
 
 
 def as_tensordict(explain: Explain) -> Callable[[Program, Difference], bool]:
     """Return whether ours does with a tensorclass what both libraries do with a tensordict of its entries."""
-    return functools.partial(_oracle, functools.partial(all_changed, plain), False, explain)
+    return functools.partial(oracle, functools.partial(all_changed, plain), "same", explain)
 
 
 def beside_values(explain: Explain) -> Callable[[Program, Difference], bool]:
@@ -131,7 +150,7 @@ def beside_values(explain: Explain) -> Callable[[Program, Difference], bool]:
 
     Beside them the reference refuses, drops entries, or its ``pad_sequence`` takes them for sequences.
     """
-    asked = functools.partial(_oracle, functools.partial(all_changed, bare), True, explain)
+    asked = functools.partial(oracle, functools.partial(all_changed, bare), "more", explain)
     return lambda program, difference: (
         (difference.kind.endswith("Error > result") or program.call.name == "pad_sequence" or keeps_more(difference))
         and asked(program, difference)
@@ -182,7 +201,7 @@ def named_as_by_position(explain: Explain) -> Callable[[Program, Difference], bo
 
     The values are those of the function of torch for each row and the number of the tensor at its position.
     """
-    asked = functools.partial(_oracle, _by_position, False, explain)
+    asked = functools.partial(oracle, _by_position, "same", explain)
 
     def matches(program: Program, difference: Difference) -> bool:
         if not _names_a_tensor(program):
@@ -265,7 +284,7 @@ def indexes_the_text(program: Program, difference: Difference) -> bool:
     """Whether ours gives the values of the positions that an index selects, where the reference indexes a string."""
     if program.call.name != "get_at" or program.x.kind != "class":
         return False
-    call = replace(program.call, template=f"{program.call.template}.tolist()")
+    call = replace(program.call, template=f"getattr(value := {program.call.template}, 'tolist', lambda: value)()")
     expected = programs.run(replace(program, x=changed(program.x, plain), call=call), spaces()[0])
     given = programs.run(program, spaces()[1])
     if expected.error is not None or given.error is not None:
@@ -296,32 +315,7 @@ def _with_colons(program: Program) -> Program:
 
 def without_ellipsis(explain: Explain) -> Callable[[Program, Difference], bool]:
     """Return whether ours does with an ellipsis in an index what both libraries do with colons in its place."""
-    return functools.partial(_oracle, _with_colons, False, explain)
-
-
-def _on_the_way(value: Any, place: str) -> list[Any]:
-    """The described value at a place, after those that hold it."""
-    if not place:
-        return [value]
-    if isinstance(value, list):
-        number, _, rest = place[1:].partition("]")
-        return [value, *_on_the_way(value[int(number) + 1], rest)]
-    entries = dict(value.entries) if isinstance(value, Tree) else value
-    key = next(key for key in entries if re.match(rf"[.]{re.escape(str(key))}(?=[.\[]|$)", place))
-    return [value, *_on_the_way(entries[key], place.removeprefix(f".{key}"))]
-
-
-def value_has_names_of_its_node(program: Program, difference: Difference) -> bool:
-    """Whether the reference loses names of a non-tensor value, which ours has from its node or from ``x``."""
-    if not loses_names(difference):
-        return False
-    variable = re.match(r"\w+", difference.place)[0]
-    values = programs.run(program, spaces()[1]).values
-    *nodes, value = _on_the_way(values[variable], difference.place.removeprefix(variable))
-    if not value.kind.startswith("NonTensor"):
-        return False
-    names = nodes[-1].names if nodes and isinstance(nodes[-1], Tree) else values["x"].names
-    return value.names[: len(names)] == names and not any(value.names[len(names) :])
+    return functools.partial(oracle, _with_colons, "same", explain)
 
 
 def writes_each_entry(program: Program, difference: Difference) -> bool:
@@ -354,5 +348,5 @@ def as_tensors(explain: Explain) -> Callable[[Program, Difference], bool]:
         }
         return replace(node, entries=entries)
 
-    asked = functools.partial(_oracle, functools.partial(all_changed, batched), False, explain)
+    asked = functools.partial(oracle, functools.partial(all_changed, batched), "same", explain)
     return lambda program, difference: difference.kind.startswith("result > ") and asked(program, difference)

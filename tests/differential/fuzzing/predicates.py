@@ -12,7 +12,7 @@ from typing import Any
 from fuzzing import programs, structures
 from fuzzing.arguments import Arguments
 from fuzzing.calls import Program
-from fuzzing.outcomes import Difference, differences
+from fuzzing.outcomes import Difference, Outcome, differences
 
 __all__ = [
     *(
@@ -23,6 +23,7 @@ __all__ = [
         "doubled",
         "flag_is_a_condition",
         "has",
+        "has_nothing_to_change",
         "is_kind",
         "junk_is_refused",
         "keeps_more",
@@ -56,9 +57,21 @@ def changes_nothing(program: Program, difference: Difference) -> bool:
     if not difference.kind.endswith("> result"):
         return False
     end = programs.run(program, spaces()[1])
+    return _keeps_its_operands(end)
+
+
+def _keeps_its_operands(end: Outcome) -> bool:
     before, after = end.before or {}, end.values or {}
     # what is described before has no source to share memory with
     return all(d.kind == "shares" for name in before for d in differences(before[name], after[name]))
+
+
+def has_nothing_to_change(program: Program, difference: Difference) -> bool:
+    """Whether ours changes no operand, and the reference none where they are not locked."""
+    if not changes_nothing(program, difference):
+        return False
+    end = programs.run(replace(program, x=replace(program.x, suffix="")), spaces()[0])
+    return end.error is None and _keeps_its_operands(end)
 
 
 def both_refuse(difference: Difference) -> bool:

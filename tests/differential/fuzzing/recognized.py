@@ -13,6 +13,7 @@ from fuzzing.predicates import (
     doubled,
     flag_is_a_condition,
     has,
+    has_nothing_to_change,
     is_kind,
     junk_is_wrong,
     keeps_more,
@@ -104,6 +105,8 @@ RECOGNIZED = (
                     "TypeError: addc",
                     "RuntimeError: reduction",
                     "TypeError: clamp",
+                    "TypeError: bitwise",
+                    "TypeError: logical",
                 )
             )
         ),
@@ -297,7 +300,7 @@ RECOGNIZED = (
     ),
     Rule(
         "nested tensordicts without entries",
-        lambda p, d: d.kind == "keys" and not d.place.startswith("construct") and "{}" in " ".join(p.lines()),
+        lambda p, d: d.kind == "keys" and keeps_more(d) and "{}" in " ".join(p.lines()),
     ),
     Rule(
         "nested batch sizes after `max`, `min`, `cummax`",
@@ -339,7 +342,7 @@ RECOGNIZED = (
         lambda p, d: (
             p.call.name.startswith("update")
             and works(d, "RuntimeError: Cannot modify locked")
-            and changes_nothing(p, d)
+            and has_nothing_to_change(p, d)
         ),
     ),
     Rule(

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from fuzzing import programs, structures
 from fuzzing.calls import Program
+from fuzzing.equivalents import as_another_call, as_filled
 from fuzzing.faults import names_one_fault
+from fuzzing.invariants import (
+    changes_nothing_silently,
+    has_the_properties_of_its_node,
+    ignores_an_argument,
+    refuses_what_would_be_invalid,
+)
 from fuzzing.observed import OBSERVED
 from fuzzing.oracles import (
     as_dense,
@@ -16,7 +23,6 @@ from fuzzing.oracles import (
     beside_values,
     indexes_the_text,
     named_as_by_position,
-    value_has_names_of_its_node,
     without_ellipsis,
     writes_each_entry,
 )
@@ -67,9 +73,22 @@ def _checks_what_is_empty(program: Program, difference: Difference) -> bool:
 
 
 STRICT = (
-    *("maximum_", "minimum_", "lerp", "lerp_", "addcmul", "addcdiv", "addcmul_", "addcdiv_", "copy_", "mul_", "add_"),
+    *(
+        "clamp",
+        "maximum_",
+        "minimum_",
+        "lerp",
+        "lerp_",
+        "addcmul",
+        "addcdiv",
+        "addcmul_",
+        "addcdiv_",
+        "copy_",
+        "mul_",
+        "add_",
+    ),
     *("sub_", "div_", "pow_", "clamp_max_", "clamp_min_", "logical_and_", "logical_or_", "logical_xor_", "mod_"),
-    *("bitwise_and_", "floor_divide_", "inplace +", "inplace -", "inplace *", "inplace /", "inplace **"),
+    *("clamp", "bitwise_and_", "floor_divide_", "inplace +", "inplace -", "inplace *", "inplace /", "inplace **"),
 )
 
 ALL_KEYS = (*STRICT, "lerp", "maximum", "minimum")
@@ -107,7 +126,6 @@ RULES = (
         "`td.numpy()` and `td.to_namedtuple()` of values",
         lambda p, d: p.call.name in ("numpy", "to_dict") and "exclusive keys" in d.ours and _lacks_no_tensors(p, d),
     ),
-    Rule("names of non-tensor values", value_has_names_of_its_node),
     Rule("an operation of a tensordict without tensors", _checks_what_is_empty),
     Rule(
         "an operation of a tensordict without tensors",
@@ -303,6 +321,12 @@ ORACLES = (
     Rule("`td.update_at_(source, (..., 0))`", without_ellipsis(_explained)),
     Rule("`td.apply_(fn, call_on_nested=True)`", writes_each_entry),
     Rule("`UnbatchedTensor` entries of reductions, `apply` with a batch size", as_tensors(_explained)),
+    Rule("names, devices and locks of nested", has_the_properties_of_its_node),
+    Rule("a call that the reference accepts, and whose result", refuses_what_would_be_invalid),
+    Rule("a write that the reference accepts, and that changes nothing", changes_nothing_silently),
+    Rule("an invalid argument that the reference does not check", ignores_an_argument(_explained)),
+    Rule("an operation of a tensordict without tensors", as_filled),
+    Rule("two ways to write one operation", as_another_call),
     Rule("a call with two faults", names_one_fault(_explained)),
 )
 """Asked last, because they run programs."""

@@ -98,6 +98,17 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
     return value
 
 
+def to_entry_over(old: Any, meta: Meta, key: Any, value: Any) -> Any:
+    """Return the entry for a value that is written into an entry in place: over non-tensor data, every value is one.
+
+    Raises:
+        RuntimeError: The value does not start with the batch size.
+    """
+    if isinstance(old, Node) and old._is_non_tensor and not isinstance(value, Node):
+        return non_tensor_entry(meta, value)
+    return to_entry(meta, key, value)
+
+
 def structured(array: np.ndarray[Any, Any] | np.void, device: Any = None) -> Any:
     """Return a tensordict of the fields of a structured array, whose shape is the batch size.
 

@@ -169,6 +169,36 @@ def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
     return given if named else None
 
 
+def stacked_meta(nodes: Sequence[Any], dim: int) -> Meta:
+    """Return the metadata of a stack: the device of the first node, and the names if all have the same.
+
+    torch stacks tensors of one device only, so that of the first holds for all.
+    """
+    first = nodes[0]._meta
+    size, names = [*first.batch_size], first.names
+    size.insert(dim, len(nodes))
+    if names is not None:
+        same = all([node._meta.names == names for node in nodes])
+        names = (*names[:dim], None, *names[dim:]) if same else None
+    return Meta(torch.Size(size), first.device, names)
+
+
+def cat_meta(nodes: Sequence[Any], dim: int) -> Meta:
+    """Return the metadata of nodes that are concatenated: the device and the names are those of the first."""
+    first: Meta = nodes[0]._meta
+    size = [*first.batch_size]
+    size[dim] = sum([node._meta.batch_size[dim] for node in nodes])
+    return first.resized(torch.Size(size), first.names)
+
+
+def unbound_meta(meta: Meta, dim: int) -> Meta:
+    """Return the metadata of a part of a node that is split into its positions along a dimension."""
+    size, names = meta.batch_size, meta.names
+    if names is not None:
+        names = names_or_none(names[:dim] + names[dim + 1 :])
+    return Meta(size[:dim] + size[dim + 1 :], meta.device, names)
+
+
 def check_devices(nodes: Sequence[Any]) -> None:
     """Raise an error if tensordicts that are to be the elements of one lazy stack differ in their devices."""
     for node in nodes:

@@ -147,6 +147,7 @@ class Node:
         _as_lazy_as: Callable[..., Any]
         _select_rows: Callable[..., Any]
         _view_at: Callable[..., Any]
+        _with_values: Callable[..., dict[Any, Any]]
 
         def _new(self, entries: dict[str, Any], meta: Meta) -> Self:
             """Return a `TensorDict` of valid entries for any container."""

@@ -20,7 +20,17 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.meta import NO_META, Meta, as_batch_size, as_device, as_names, names_or_none, starts_with
+from tensordict_core.base.meta import (
+    NO_META,
+    Meta,
+    as_batch_size,
+    as_device,
+    as_names,
+    cat_meta,
+    stacked_meta,
+    starts_with,
+    unbound_meta,
+)
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.ragged import leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
@@ -388,23 +398,11 @@ class TensorDict(TensorDictBase):
 
     @classmethod
     def _stack(cls, items: Sequence[Any], dim: int) -> Any:
-        entries = combined(items, dim, STACK)
-        old = items[0]._meta
-        size, names, device = [*old.batch_size], old.names, old.device
-        size.insert(dim, len(items))
-        if names is not None:
-            same = all([item._meta.names == names for item in items])
-            names = (*names[:dim], None, *names[dim:]) if same else None
-        # torch stacks tensors of one device only, so that of the first holds for all
-        return cls._make(entries, Meta(torch.Size(size), device, names))
+        return cls._make(combined(items, dim, STACK), stacked_meta(items, dim))
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        entries = combined(items, dim, CAT)
-        old = items[0]._meta
-        size = [*old.batch_size]
-        size[dim] = sum([item._meta.batch_size[dim] for item in items])
-        return cls._make(entries, old.resized(torch.Size(size), old.names))
+        return cls._make(combined(items, dim, CAT), cat_meta(items, dim))
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
         size = self._meta.batch_size
@@ -414,11 +412,7 @@ class TensorDict(TensorDictBase):
             else value._unbind(dim)
             for key, value in self._entries.items()
         }
-        names = self._meta.names
-        if names is not None:
-            names = names_or_none(names[:dim] + names[dim + 1 :])
-        meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device, names)
-        make = self._make
+        meta, make = unbound_meta(self._meta, dim), self._make
         return tuple(make({key: column[i] for key, column in columns.items()}, meta) for i in range(size[dim]))
 
     def _split(self, sizes: list[int], dim: int) -> Sequence[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from tensordict_core.base import errors
-from tensordict_core.base.entry import to_entry
+from tensordict_core.base.entry import to_entry_over
 from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import IsLeaf
@@ -197,7 +197,8 @@ class SubTensorDict(CustomContainer):
                 super()._plan_entry(key, None, value, plan, prefix)
                 return
             if not (plan.fills and isinstance(value, (int, float, complex)) and is_leaf_tensor(old)):
-                value = self._expanded(key, to_entry(self._meta, (*prefix, key) if prefix else key, value), prefix)
+                path = (*prefix, key) if prefix else key
+                value = self._expanded(key, to_entry_over(old, self._meta, path, value), prefix)
             index = self._part
         self._parent._plan_entry(key, index, value, plan, prefix)
 

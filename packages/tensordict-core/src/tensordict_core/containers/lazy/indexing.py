@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.entry import to_entry
+from tensordict_core.base.entry import non_tensor_entry, to_entry, to_entry_over
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.ops.entries.update_inplace import over_rows
 
@@ -212,12 +211,14 @@ class LazyIndexing:
             elif isinstance(value, list) and is_leaf_tensor(old) and self._is_one_for_each(value):
                 parts = value
             else:
-                parts = self._parts_of_entry(to_entry(self._meta, path, value))
+                parts = self._parts_of_entry(to_entry_over(old, self._meta, path, value))
             for td, part in zip(self.tensordicts, parts, strict=True):
                 td._plan_entry(key, None, part, plan, prefix)
             return
         if isinstance(value, Tensor | np.ndarray) and value.ndim and is_leaf_tensor(old):
             value = self._shaped_as_part(key, index, value)
+        elif isinstance(value, dict) and isinstance(old, Node) and old._is_non_tensor:
+            value = non_tensor_entry(Meta(index.size), value)
         elif not isinstance(value, Node | Tensor | dict | int | float | complex):
             value = to_entry(Meta(index.size), key, value)
         for td, at, piece in self._element_writes(index, value):
@@ -245,7 +246,7 @@ class LazyIndexing:
             RuntimeError: The batch size of the value does not fit.
         """
         if isinstance(value, dict):
-            value = containers.dense(value, batch_size=index.size, device=self._meta.device)
+            value = self._as_source(value, index.size)
         if isinstance(value, Node):
             self._check_fits(index, value)
             further = len(value._meta.batch_size) - len(index.size + self._meta.batch_size[index.dims :])

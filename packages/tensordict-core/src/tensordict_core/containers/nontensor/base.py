@@ -17,7 +17,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.entry import non_tensor_entry
 from tensordict_core.base.index import Index
-from tensordict_core.base.meta import Meta
+from tensordict_core.base.meta import Meta, cat_meta, stacked_meta, unbound_meta
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Expand, ShapeOp, Unsqueeze
@@ -113,7 +113,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         path = (*prefix, key) if prefix else key
         if not isinstance(value, NonTensorDataBase):
             if isinstance(value, TensorCollection):
-                raise errors.not_a_node(path, self if index is None else value)
+                raise errors.not_a_node(path, self)
             if index is not None and isinstance(value, Tensor):
                 raise errors.in_place_kind(path, value, self)
             value = self._as_values(holder, value) if index is None else non_tensor_entry(Meta(index.size), value)
@@ -193,7 +193,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
 
     def _unbind(self, dim: int) -> tuple[Any, ...]:
         size = self._meta.batch_size
-        meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device)
+        meta = unbound_meta(self._meta, dim)
         if self._is_shared:
             return tuple(self._at_positions(None, meta) for _ in range(size[dim]))
         return tuple(self._at_positions(part, meta) for part in unbind_positions(size, dim))
@@ -206,7 +206,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
             raise errors.not_stackable(
                 "stack", f"non-tensor data have the batch sizes {[list(i._meta.batch_size) for i in items]}"
             )
-        meta = Meta(torch.Size((*size[:dim], len(items), *size[dim:])), first._meta.device)
+        meta = stacked_meta(items, dim)
         if _share_value(items):
             return first._at_positions(None, meta)
         dims = _row_dims(items)
@@ -222,10 +222,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
 
     @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
-        first = items[0]
-        size = list(first._meta.batch_size)
-        size[dim] = sum(item._meta.batch_size[dim] for item in items)
-        meta = Meta(torch.Size(size), first._meta.device)
+        first, meta = items[0], cat_meta(items, dim)
         if _share_value(items):
             return first._at_positions(None, meta)
         if type(first) is containers.non_tensor and _equal_values(items):

@@ -13,7 +13,7 @@ import torch
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
-from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, unbound_meta
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze, normal_dim
@@ -310,9 +310,8 @@ class NonTensorStack(NonTensorDataBase):
         dims = self._row_dims
         if dims is None or dim >= dims:
             return super()._unbind(dim)
-        size = self._meta.batch_size
-        meta = Meta(size[:dim] + size[dim + 1 :], self._meta.device)
-        parts = unbind_positions(size[:dims], dim)
+        meta = unbound_meta(self._meta, dim)
+        parts = unbind_positions(self._meta.batch_size[:dims], dim)
         return tuple(self._of([self._rows[i] for i in part], meta, dims - 1) for part in parts)
 
     def _reshape(self, op: ShapeOp) -> Any:

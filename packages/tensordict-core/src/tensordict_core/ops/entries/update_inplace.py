@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.entry import as_tensor, stacked_nodes, to_entry
+from tensordict_core.base.entry import as_tensor, non_tensor_entry, stacked_nodes, to_entry
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, starts_with
@@ -184,7 +184,7 @@ class InPlaceUpdating(Node):
         """
         if index is not None:
             if isinstance(source, dict):
-                source = containers.dense(source, batch_size=index.size, device=self._meta.device)
+                source = self._as_source(source, index.size)
             if not isinstance(source, Node):
                 self._plan_fill(index, source, plan, prefix)
                 return
@@ -198,6 +198,28 @@ class InPlaceUpdating(Node):
                 path = unravel_key_to_tuple(key)
                 parent, name = self._find_parent(path)
                 parent._plan_entry(name, index, value, plan, prefix + path[:-1])
+
+    def _as_source(self, source: Any, size: torch.Size) -> Any:
+        """Return the values for a part as a tensordict; a dictionary or a number for a non-tensor entry is a value."""
+        values = self._with_values(source, size) if isinstance(source, dict) else source
+        return containers.dense(values, batch_size=size, device=self._meta.device)
+
+    def _with_values(self, source: dict[Any, Any], size: torch.Size) -> dict[Any, Any]:
+        """Return a dictionary in which the dictionaries and numbers for non-tensor entries are non-tensor data."""
+        out = dict(source)
+        for key, value in source.items():
+            if not isinstance(value, (dict, int, float, complex)):
+                continue
+            entry: Any = self
+            for name in unravel_key_to_tuple(key):
+                entry = entry._peek(name) if isinstance(entry, Node) and not entry._is_opaque else None
+            if not isinstance(entry, Node):
+                continue
+            if entry._is_non_tensor:
+                out[key] = non_tensor_entry(Meta(size), value)
+            elif isinstance(value, dict) and not entry._is_opaque:
+                out[key] = entry._with_values(value, size)
+        return out
 
     def _check_fits(self, index: Index, source: Node) -> torch.Size:
         """Return the batch size that the batch size of a source is broadcast to."""
@@ -358,7 +380,7 @@ class InPlaceUpdating(Node):
         index = Index(idx, self._meta.batch_size)
         source = restricted(input_dict_or_td, as_paths(keys_to_update))
         if not isinstance(source, Node):
-            source = containers.dense(source, batch_size=index.size, device=self._meta.device)
+            source = self._as_source(source, index.size)
         plan = WritePlan()
         self._plan_write(index, source, plan, ())
         plan.run(non_blocking)
