@@ -19,7 +19,8 @@ import tensordict
 if "tensordict_core" in tensordict.TensorDict.__module__:
     pytest.skip("the suite stands in for the reference", allow_module_level=True)
 
-from fuzzing import calls, oracles, predicates, programs, rules, structures
+from fuzzing import calls, predicates, programs, rules, structures
+from fuzzing.oracles import containers as oracles
 from fuzzing.outcomes import describe, differences
 from fuzzing.search import Findings, cluster, open_clusters, search
 

@@ -124,7 +124,12 @@ OBSERVED = (
         text=VALUES,
     ),
     seen("`UnbatchedTensor` entries of reductions", calls="pack", ours="is a UnbatchedTensor, and pack"),
-    seen("`td[...]` and `td[()]`", calls="detach_", ours="Can't detach views in-place", text=r"\)\[:\]"),
+    seen(
+        "`td[...]` and `td[()]`",
+        calls="detach_|requires_grad_",
+        ours="Can't detach views in-place|only change requires_grad flags of leaf",
+        text=r"\)\[:\]",
+    ),
     seen(
         '`rename_key_("b", ("b", "m"), safe=True)`',
         calls="rename_key_",

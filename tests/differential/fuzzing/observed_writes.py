@@ -6,7 +6,7 @@ import ast
 import re
 
 from fuzzing.calls import Program
-from fuzzing.oracles import changes_x_as_without, rows_move
+from fuzzing.oracles.containers import changes_x_as_without, rows_move
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import Rule, has, seen
 

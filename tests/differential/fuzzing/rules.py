@@ -7,16 +7,8 @@ from dataclasses import replace
 
 from fuzzing import programs, structures
 from fuzzing.calls import Program
-from fuzzing.equivalents import as_another_call, as_filled
-from fuzzing.faults import names_one_fault
-from fuzzing.invariants import (
-    changes_nothing_silently,
-    has_the_properties_of_its_node,
-    ignores_an_argument,
-    refuses_what_would_be_invalid,
-)
 from fuzzing.observed import OBSERVED
-from fuzzing.oracles import (
+from fuzzing.oracles.containers import (
     as_dense,
     as_tensordict,
     as_tensors,
@@ -25,6 +17,14 @@ from fuzzing.oracles import (
     named_as_by_position,
     without_ellipsis,
     writes_each_entry,
+)
+from fuzzing.oracles.equivalents import as_another_call, as_filled
+from fuzzing.oracles.faults import names_one_fault
+from fuzzing.oracles.invariants import (
+    changes_nothing_silently,
+    has_the_properties_of_its_node,
+    ignores_an_argument,
+    refuses_what_would_be_invalid,
 )
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import (

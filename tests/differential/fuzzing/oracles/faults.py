@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fuzzing import programs, structures
 from fuzzing.calls import Call, Program
-from fuzzing.oracles import DECIDED, Change, Explain, all_changed, bare, changed, plain, stacked
+from fuzzing.oracles.containers import DECIDED, Change, Explain, all_changed, bare, changed, plain, stacked
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import both_refuse, spaces
 from fuzzing.structures import Node

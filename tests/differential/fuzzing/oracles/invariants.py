@@ -10,7 +10,7 @@ from typing import Any
 
 from fuzzing import programs
 from fuzzing.calls import Program
-from fuzzing.oracles import Explain
+from fuzzing.oracles.containers import Explain
 from fuzzing.outcomes import Broken, Difference, Leaf, Outcome, Tree, differences
 from fuzzing.predicates import INTERNAL, spaces
 

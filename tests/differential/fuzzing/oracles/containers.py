@@ -284,7 +284,9 @@ def indexes_the_text(program: Program, difference: Difference) -> bool:
     """Whether ours gives the values of the positions that an index selects, where the reference indexes a string."""
     if program.call.name != "get_at" or program.x.kind != "class":
         return False
-    call = replace(program.call, template=f"getattr(value := {program.call.template}, 'tolist', lambda: value)()")
+    arguments = tuple((name, source.replace("I[()]", "I[...]")) for name, source in program.call.arguments)
+    template = f"getattr(value := {program.call.template}, 'tolist', lambda: value)()"
+    call = replace(program.call, template=template, arguments=arguments)
     expected = programs.run(replace(program, x=changed(program.x, plain), call=call), spaces()[0])
     given = programs.run(program, spaces()[1])
     if expected.error is not None or given.error is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from fuzzing import programs, structures
 from fuzzing.calls import Call, Program
-from fuzzing.oracles import all_changed, changed, oracle
+from fuzzing.oracles.containers import all_changed, changed, oracle
 from fuzzing.outcomes import Difference
 from fuzzing.structures import Node
 
