@@ -428,15 +428,16 @@ class Node:
                 value._collect_aligned(found, out, missing, is_leaf, (*prefix, key))
 
     def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
-        """Append ``operand`` for each leaf, in the order of ``_collect``.
-
-        The last dimension of ``operand`` lines up with the last of the leading ``dims`` dimensions of a leaf.
-        """
+        """Append ``operand`` for each leaf, aligned with the last of its first ``dims`` dimensions, as ``_collect``."""
+        wider: dict[int, Tensor] = {}  # by the number of further dimensions; most leaves have the same
         for _, value in self._items():
             if isinstance(value, Node):
                 value._line_up(operand, dims, out)
-            else:
-                out.append(operand.reshape(operand.shape + (1,) * max(value.ndim - dims, 0)))
+                continue
+            further = max(value.ndim - dims, 0)
+            if further not in wider:
+                wider[further] = torch.reshape(operand, operand.shape + (1,) * further)
+            out.append(wider[further])
 
     def _leaves(self, is_leaf: IsLeaf | None = None) -> list[Any]:
         """Return the leaves of this tree in a fixed order, without non-tensor data."""

@@ -217,54 +217,17 @@ class Permute(ShapeOp):
         return Permute(_without(self.old, stack_dim), inner), self.dims.index(stack_dim)
 
 
-class Expand(ShapeOp):
-    """Broadcasts the batch dimensions to a size without a copy.
+class ToSize(ShapeOp):
+    """An operation by a function of torch that takes a leaf and its new shape.
 
-    Attributes:
-        one_value: Whether a non-tensor value for all positions stays one; else new dimensions have a value for each.
+    It is a function and no method of a tensor, because torch parses the shape that a method takes in twice the time.
     """
 
-    __slots__ = ("one_value",)
+    __slots__ = ("_function",)
 
-    def __init__(self, old: torch.Size, new: torch.Size, one_value: bool = False) -> None:
-        super().__init__(old, new)
-        self.one_value = one_value
-
-    def leaf(self, tensor: Tensor) -> Tensor:
-        """Apply the operation to a leaf."""
-        return tensor.expand((*self.new, *tensor.shape[len(self.old) :]))
-
-    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
-        """Return the names of the new batch dimensions."""
-        return (None,) * (len(self.new) - len(self.old)) + names
-
-    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
-        """Return the operation on the elements of a lazy stack, and the new stack dimension."""
-        new_dim = stack_dim + len(self.new) - len(self.old)
-        if self.new[new_dim] != self.old[stack_dim]:
-            return None
-        return Expand(_without(self.old, stack_dim), _without(self.new, new_dim), self.one_value), new_dim
-
-
-def _same(tensor: Tensor, size: torch.Size) -> Tensor:
-    return tensor
-
-
-def _view(tensor: Tensor, shape: torch.Size) -> Tensor:
-    # torch parses a shape tuple half as fast as separate sizes, and view() needs at least one size
-    return tensor.view(*shape) if shape else torch.reshape(tensor, shape)
-
-
-class Reshape(ShapeOp):
-    """Reshapes the batch dimensions by ``view``, which never copies, or ``reshape``."""
-
-    __slots__ = ("_function", "copies")
-
-    def __init__(self, old: torch.Size, new: torch.Size, copies: bool) -> None:
+    def __init__(self, old: torch.Size, new: torch.Size, function: Callable[[Tensor, torch.Size], Tensor]) -> None:
         ShapeOp.__init__(self, old, new)  # as in Unsqueeze
-        self.copies = copies
-        # the result of torch.flatten of one dimension is the tensor itself
-        self._function = _same if old == new else torch.reshape if copies else _view
+        self._function = function
 
     def leaf(self, tensor: Tensor) -> Tensor:
         """Apply the operation to a leaf."""
@@ -286,6 +249,51 @@ class Reshape(ShapeOp):
             else:
                 out[key] = value._reshape(self)
         return out
+
+
+class Expand(ToSize):
+    """Broadcasts the batch dimensions to a size without a copy.
+
+    Attributes:
+        one_value: Whether a non-tensor value for all positions stays one; else new dimensions have a value for each.
+    """
+
+    __slots__ = ("one_value",)
+
+    def __init__(self, old: torch.Size, new: torch.Size, one_value: bool = False) -> None:
+        ToSize.__init__(self, old, new, torch.broadcast_to)
+        self.one_value = one_value
+
+    def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """Return the names of the new batch dimensions."""
+        return (None,) * (len(self.new) - len(self.old)) + names
+
+    def through_stack(self, stack_dim: int) -> tuple[ShapeOp, int] | None:
+        """Return the operation on the elements of a lazy stack, and the new stack dimension."""
+        new_dim = stack_dim + len(self.new) - len(self.old)
+        if self.new[new_dim] != self.old[stack_dim]:
+            return None
+        return Expand(_without(self.old, stack_dim), _without(self.new, new_dim), self.one_value), new_dim
+
+
+def _same(tensor: Tensor, size: torch.Size) -> Tensor:
+    return tensor
+
+
+def _view(tensor: Tensor, shape: torch.Size) -> Tensor:
+    # there is no function in place of the method, which needs at least one size
+    return tensor.view(*shape) if shape else torch.reshape(tensor, shape)
+
+
+class Reshape(ToSize):
+    """Reshapes the batch dimensions by ``view``, which never copies, or ``reshape``."""
+
+    __slots__ = ("copies",)
+
+    def __init__(self, old: torch.Size, new: torch.Size, copies: bool) -> None:
+        # the result of torch.flatten of one dimension is the tensor itself
+        ToSize.__init__(self, old, new, _same if old == new else torch.reshape if copies else _view)
+        self.copies = copies
 
     def root_names(self, names: tuple[str | None, ...]) -> tuple[str | None, ...]:
         """Return the names of the new batch dimensions."""

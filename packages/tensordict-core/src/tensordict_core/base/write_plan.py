@@ -301,7 +301,7 @@ def expand_to(key: NestedKey, source: Tensor, shape: torch.Size, free: bool = Fa
     own = (1,) * (len(shape) - source.ndim) + tuple(source.shape) if free else source.shape
     if source.ndim and (len(own) != len(shape) or any(n not in (1, m) for n, m in zip(own, shape, strict=True))):
         raise errors.in_place_shape(key, source.shape, shape)
-    return source.expand(shape)
+    return torch.broadcast_to(source, shape)
 
 
 def broadcasts(got: Sequence[int], expected: torch.Size) -> bool:
@@ -318,7 +318,9 @@ def broadcast_to(key: NestedKey, source: Tensor, shape: torch.Size) -> Tensor:
     """
     if not broadcasts(source.shape, shape):
         raise errors.indexed_write_shape(unravel_key(key), source.shape, shape)
-    return source.reshape(source.shape[-len(shape) :] if len(shape) < source.ndim else source.shape).expand(shape)
+    if len(shape) < source.ndim:
+        source = torch.reshape(source, source.shape[-len(shape) :])
+    return torch.broadcast_to(source, shape)
 
 
 def _are_apart(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:

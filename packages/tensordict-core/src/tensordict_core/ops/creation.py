@@ -91,6 +91,11 @@ def _named_from_the_end(names: tuple[str | None, ...], dims: int) -> tuple[str |
     return (None,) * (dims - len(names)) + names[max(len(names) - dims, 0) :]
 
 
+def _sized(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a method of torch as a function of a shape; it parses separate sizes in half the time of a tuple."""
+    return lambda leaf, shape, **kwargs: method(leaf, *shape or ((),), **kwargs)
+
+
 def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], options: NewOptions) -> N:
     """Return the tree with new leaves over the batch size ``size``, each made by ``create(leaf, shape, **options)``."""
     check_options(name, options, NewOptions)
@@ -115,7 +120,7 @@ def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], opti
     td = td._solid()
     flags = batched(td)
     leaves = [
-        new(leaf, torch.Size((*size, *leaf.shape[dims:])) if has_batch else leaf.shape)
+        new(leaf, size + leaf.shape[dims:] if has_batch else leaf.shape)
         for leaf, has_batch in zip(td._leaves(), flags, strict=True)
     ]
     how = How(
@@ -140,7 +145,7 @@ def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.
     for key in td._keys():
         value = td._get(key)
         if is_leaf_tensor(value):
-            entries[key] = new(value, torch.Size((*size, *value.shape[dims:])))
+            entries[key] = new(value, size + value.shape[dims:])
         elif value._is_opaque:
             how = How(size=lambda own: torch.Size((*size, *own[dims:])), device=device)
             entries[key] = value._rebuild(iter(value._leaves()), how)
@@ -174,7 +179,7 @@ class Creation(Node):
         >>> TensorDict({"a": torch.ones(3, 4)}, [3]).new_zeros(2)["a"].shape
         torch.Size([2, 4])
         """
-        return _new("new_zeros", self, _as_size(size), Tensor.new_zeros, options)
+        return _new("new_zeros", self, _as_size(size), _sized(Tensor.new_zeros), options)
 
     @with_options(NewOptions)
     def new_ones(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
@@ -183,7 +188,7 @@ class Creation(Node):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_ones(2)["a"]
         tensor([1., 1.])
         """
-        return _new("new_ones", self, _as_size(size), Tensor.new_ones, options)
+        return _new("new_ones", self, _as_size(size), _sized(Tensor.new_ones), options)
 
     @with_options(NewOptions)
     def new_empty(self, *size: Any, **options: Unpack[NewOptions]) -> Self:
@@ -192,7 +197,7 @@ class Creation(Node):
         >>> TensorDict({"a": torch.zeros(3)}, [3]).new_empty(2, 2)["a"].shape
         torch.Size([2, 2])
         """
-        return _new("new_empty", self, _as_size(size), Tensor.new_empty, options)
+        return _new("new_empty", self, _as_size(size), _sized(Tensor.new_empty), options)
 
     @with_options(NewOptions)
     def new_full(self, size: Any, fill_value: float | bool, **options: Unpack[NewOptions]) -> Self:

@@ -154,10 +154,8 @@ class Masking(Node):
             operands, scalar = match("where", td, leaves, other)
         if scalar:
             operands = [operands] * len(leaves)
-        columns = zip(leaves, operands, flags, strict=True)
-        results = [
-            torch.where(lined_up(condition, mine), mine, theirs) if has else mine for mine, theirs, has in columns
-        ]
+        columns = zip(lined_up(condition, leaves), leaves, operands, flags, strict=True)
+        results = [torch.where(wide, mine, theirs) if has else mine for wide, mine, theirs, has in columns]
         result = td._rebuild(iter(results), SAME if out is None and not isinstance(other, Node | Tensor) else UNLOCKED)
         if isinstance(other, Node):
             _choose_values(result, td, other, condition)
@@ -206,7 +204,8 @@ class Masking(Node):
             nonlocal known, expanded
             own = tensor.shape[dims:]
             if own != known:
-                known, expanded = own, index.reshape(index.shape + (1,) * len(own)).expand(*index.shape, *own)
+                wide = torch.reshape(index, index.shape + (1,) * len(own))
+                known, expanded = own, torch.broadcast_to(wide, index.shape + own)
             return torch.gather(tensor, at, expanded)
 
         leaf = rows if dims == 1 else places

@@ -97,7 +97,7 @@ def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 def over_rows(value: Any, index: Index, ndim: int) -> Any:
     """Return a tensor of batch shape with trailing dimensions of size 1, to broadcast to a leaf; or another value."""
     if is_leaf_tensor(value) and 0 < value.ndim <= len(index.size):
-        return value.reshape(value.shape + (1,) * (ndim - index.dims))
+        return torch.reshape(value, value.shape + (1,) * (ndim - index.dims))
     return value
 
 

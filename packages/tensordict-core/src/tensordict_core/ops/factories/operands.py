@@ -36,9 +36,14 @@ def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
     return out
 
 
-def lined_up(tensor: Tensor, leaf: Tensor) -> Tensor:
-    """Return a tensor over the first dimensions of a leaf, with trailing dimensions of size 1 to broadcast."""
-    return tensor.reshape(tensor.shape + (1,) * (leaf.ndim - tensor.ndim)) if 0 < tensor.ndim < leaf.ndim else tensor
+def lined_up(tensor: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """Return a tensor over the first dimensions of each leaf, with trailing dimensions of size 1 to broadcast."""
+    dims = tensor.ndim
+    wider = {
+        ndim: torch.reshape(tensor, tensor.shape + (1,) * (ndim - dims)) if 0 < dims < ndim else tensor
+        for ndim in {leaf.ndim for leaf in leaves}
+    }
+    return [wider[leaf.ndim] for leaf in leaves]
 
 
 def without_last(mask: Tensor, dims: int) -> Tensor:
@@ -58,7 +63,7 @@ def over_batch_size(mask: Tensor, size: torch.Size) -> Tensor:
         raise TypeError(f"a mask is a bool tensor, got {type(mask).__name__}; compare or wrap it with torch.tensor")
     mask = without_last(mask, len(size))
     try:
-        return mask.reshape(mask.shape + (1,) * (len(size) - mask.ndim)).expand(size)
+        return torch.broadcast_to(torch.reshape(mask, mask.shape + (1,) * (len(size) - mask.ndim)), size)
     except RuntimeError:
         raise errors.bad_mask(mask.shape, size) from None
 
@@ -127,7 +132,7 @@ def _broadcast_to(td: Any, other: Any) -> Any:
     for path, leaf in zip(other._leaf_keys(), other._leaves(), strict=True):
         shape = (*(1,) * (dims.get(path, leaf.ndim) - leaf.ndim), *leaf.shape)
         try:
-            leaves.append(leaf.reshape(shape).expand(*size, *shape[len(size) :]))
+            leaves.append(torch.broadcast_to(torch.reshape(leaf, shape), (*size, *shape[len(size) :])))
         except RuntimeError:
             return out
     return out._rebuild(
@@ -183,7 +188,7 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
 def _default_like(leaf: Any, default: Any) -> Tensor:
     """Return the default in the shape of a leaf; an unbatched tensor for an unbatched one."""
     value = torch.as_tensor(default, device=leaf.device)
-    filled = value.to(dtype_of_default(leaf, default)).expand(leaf.shape)
+    filled = torch.broadcast_to(value.to(dtype_of_default(leaf, default)), leaf.shape)
     return cast(Any, leaf)._make(filled, leaf._meta) if isinstance(leaf, Node) else filled
 
 
@@ -334,7 +339,7 @@ def with_leaves_as(td: Any, other: Any) -> Any:
         return td._clone(False)
     for i in smaller:
         try:
-            leaves[i] = leaves[i].expand(targets[i].shape)
+            leaves[i] = torch.broadcast_to(leaves[i], targets[i].shape)
         except RuntimeError:
             key = unravel_key(td._leaf_keys()[i])
             raise errors.not_expandable(key, leaves[i].shape, targets[i].shape) from None
