@@ -125,6 +125,13 @@ def test_nested_keys_reach_into_nested_instances():
     assert list(linked.keys(True, True)) == ["value", ("next", "value")]
 
 
+def test_a_name_that_is_no_field_of_a_locked_instance_is_an_error_of_the_lock_too():
+    linked = Linked(torch.zeros(3), batch_size=[3]).lock_()
+    for error in (AttributeError, RuntimeError):
+        with pytest.raises(error, match=r"Cannot modify locked TensorDict.*'typo': Linked has no such field"):
+            linked.set("typo", torch.zeros(3))
+
+
 def test_defaults_factories_and_field_options():
     class Options(TensorClass):
         a: torch.Tensor

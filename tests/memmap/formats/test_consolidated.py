@@ -303,6 +303,16 @@ def test_a_pickle_of_a_consolidated_tensordict_holds_its_storage_once(lock):
     assert len({again[str(i)].untyped_storage().data_ptr() for i in range(10)}) == 1
 
 
+@pytest.mark.parametrize("lock", [False, True])
+@pytest.mark.parametrize("file", [False, True], ids=["memory", "file"])
+def test_a_tensordict_that_was_locked_before_it_was_consolidated_is_locked_after_unpickling(lock, file, tmp_path):
+    td = TensorDict({"a": torch.randn(3), "n": {"b": torch.ones(3)}, "s": "text"}, [3])
+    one = (td.lock_() if lock else td).consolidate(tmp_path / "x" if file else None)
+    again = pickle.loads(pickle.dumps(one))
+    further = pickle.loads(pickle.dumps(again))
+    assert [again.is_locked, again["n"].is_locked, further.is_locked] == [lock] * 3
+
+
 def test_torch_save_takes_a_consolidated_tensordict_of_several_dtypes(tmp_path):
     td = TensorDict({"a": torch.arange(3), "b": torch.ones(3, dtype=torch.bool), "n": {"c": torch.randn(3)}}, [3])
     torch.save(td.consolidate(), tmp_path / "data.pt")

@@ -27,6 +27,10 @@ class UnknownFieldError(AttributeError, ValueError):
     """A name is neither a field nor another attribute."""
 
 
+class LockedFieldError(UnknownFieldError, RuntimeError):
+    """A name that is no field is set in a locked instance."""
+
+
 class ForeignKeyError(UnknownFieldError, KeyError):
     """A source has keys that are not fields."""
 
@@ -45,14 +49,17 @@ def _shown(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def unknown_attribute(cls: type[Any], name: str, fields: Iterable[str], *, is_set: bool = False) -> UnknownFieldError:
+def unknown_attribute(
+    cls: type[Any], name: str, fields: Iterable[str], *, is_set: bool = False, is_locked: bool = False
+) -> UnknownFieldError:
     """Make the error for a name that is neither a field nor another attribute."""
     rule = f"{cls.__name__!r} object has no attribute or field {name!r}"
     if is_set:
         rule = f"Cannot set the attribute {name!r}: {cls.__name__} has no such field"
-    return UnknownFieldError(
-        f"{rule}; its fields are {_shown(fields)}: declare it as one of them in the class", name=name
-    )
+    if is_locked:
+        rule = f"Cannot modify locked TensorDict, and {rule[0].lower()}{rule[1:]}"
+    error = LockedFieldError if is_locked else UnknownFieldError
+    return error(f"{rule}; its fields are {_shown(fields)}: declare it as one of them in the class", name=name)
 
 
 def no_fields() -> NotImplementedError:

@@ -176,7 +176,8 @@ class Instance(Forwarding):
         if type(key) is str:
             rules = self._rules
             if key not in rules:
-                raise errors.unknown_attribute(type(self), key, rules, is_set=True)
+                locked = self._tensordict.is_locked
+                raise errors.unknown_attribute(type(self), key, rules, is_set=True, is_locked=locked)
             if value is None:
                 self._unset(key)
             else:

@@ -16,6 +16,8 @@ from tensordict_core.base import errors
 
 CONSOLIDATED = "consolidated"
 """The annotation that holds the storage of all leaves, which moves and pickles handle once instead of once a leaf."""
+WAS_LOCKED = "was_locked"
+"""The annotation that holds whether a consolidated tensordict was locked before, and so is locked after unpickling."""
 
 Names: TypeAlias = "tuple[str | None, ...] | None"
 

@@ -214,6 +214,7 @@ class _Layout:
 
     def __init__(self, td: Any, threads: int, *, non_blocking: bool = False, inplace: bool = True) -> None:
         self.threads, self.non_blocking = threads, non_blocking
+        self._was_locked = td.is_locked
         try:
             self.td = td if inplace else td.clone(recurse=False)
             self.schema = plan(self.td)
@@ -255,6 +256,7 @@ class _Layout:
         assert self.storage is not None
         self._put(self.schema, iter(self._tensors or self.columns.over(self.storage)), device)
         annotate(self.td, "consolidated", self.storage)
+        annotate(self.td, "was_locked", self._was_locked)
         return self.td.lock_()
 
     def _put(self, node: Node, tensors: Iterator[torch.Tensor], device: torch.device | None) -> None:

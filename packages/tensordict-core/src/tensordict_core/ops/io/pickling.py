@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.lock import _hold
-from tensordict_core.base.meta import CONSOLIDATED, Meta
+from tensordict_core.base.meta import CONSOLIDATED, WAS_LOCKED, Meta
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import may_fuse
 from tensordict_core.ops.io import state_dict as states
@@ -57,11 +57,19 @@ def _new(cls: type[Any]) -> Any:
 
 
 def _consolidated(skeleton: Any, buffer: torch.Tensor, locked: bool) -> Any:
-    """Return a tensordict whose leaves are views of a buffer, from what its pickle holds; it is not locked.
+    """Return a tensordict whose leaves are views of a buffer, from what its pickle holds.
 
-    The lock keeps the buffer complete for the next pickle. Who receives it adds keys, and ``locked`` is ignored.
+    Args:
+        skeleton: The tensordict without its leaves.
+        buffer: The bytes of the leaves.
+        locked: Whether the tensordict was locked before it was consolidated. The lock that ``consolidate`` adds keeps
+            the buffer complete for the pickle; the process that receives it may add keys.
     """
-    return over_buffer(unpack(skeleton, buffer), buffer)
+    td = over_buffer(unpack(skeleton, buffer), buffer)
+    if not locked:
+        return td
+    td._annotations[WAS_LOCKED] = True
+    return td.lock_()
 
 
 def over_buffer(td: Any, buffer: torch.Tensor) -> Any:
@@ -186,10 +194,11 @@ class Serialization(Node):
             _hold(self)
 
     def __reduce__(self) -> Any:
-        buffer = (self._annotations or {}).get(CONSOLIDATED)
+        notes = self._annotations or {}
+        buffer = notes.get(CONSOLIDATED)
         skeleton = None if buffer is None else skeleton_over(self, buffer)
         if skeleton is not None:
-            return _consolidated, (skeleton, buffer, self._locked)
+            return _consolidated, (skeleton, buffer, self._locked and notes.get(WAS_LOCKED, False))
         state = self.__getstate__()  # called first, because it completes a deferred tensordict and so changes its class
         return _new, (type(self),), state
 
