@@ -116,6 +116,19 @@ def test_a_new_key_at_an_index_of_a_view_is_added_to_all_elements_of_a_lazy_stac
     assert lazy[key][1].eq(0).all() and lazy[key].shape == (2, 4)
 
 
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_a_view_of_a_lazy_stack_has_the_leaves_of_its_part(index):
+    lazy = LazyStackedTensorDict(*parent().unbind(0))
+    expected = parent()[index]
+    for view in (lazy.view_at(index), lazy.view_at(slice(None)).view_at(index)):
+        for result in (view + 1, view.named_apply(lambda key, leaf: leaf + 1), view.zero_() + 1):
+            assert result.batch_size == expected.batch_size
+            assert all(result[key].shape == expected[key].shape for key in ("a", ("n", "b")))
+    chosen = parent()["a"] == 0
+    chosen[index] = True
+    assert (lazy["a"] == 0).equal(chosen)
+
+
 def test_locks_are_those_of_the_parent():
     td = parent()
     view = td.view_at(0)

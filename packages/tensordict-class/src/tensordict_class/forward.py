@@ -112,7 +112,6 @@ class Forwarding(TensorCollection):
         return self._tensordict._meta
 
     _locked: bool = _wrapped_attribute("_locked")
-    _holds_slices: bool = _wrapped_attribute("_holds_slices")
     _holders: Any = _wrapped_attribute("_holders")
     _annotations: Any = _wrapped_attribute("_annotations")
     _last_exit: Any = _wrapped_attribute("_last_exit")
@@ -161,9 +160,8 @@ class Forwarding(TensorCollection):
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         self._tensordict._collect(out, is_leaf)
 
-    _collect_keys = _forwarded("_collect_keys")
     _collect_aligned = _forwarded("_collect_aligned")
-    _collect_sizes = _forwarded("_collect_sizes")
+    _collect_places = _forwarded("_collect_places")
     _line_up = _forwarded("_line_up")
     _pairs = _forwarded("_pairs")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -24,6 +24,9 @@ from tensordict_core.base.meta import Meta
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, SAME, How, IsLeaf
 from tensordict_core.base.views import Lookup
+
+Place: TypeAlias = tuple[tuple[str, ...], torch.Size]
+"""The path of a leaf, and the batch size of the node that holds it; empty for an unbatched tensor."""
 
 
 class Node:
@@ -56,9 +59,6 @@ class Node:
 
     _makes_entries = False
     """Whether entries are computed when they are read, so that an in-place write to one does not change this node."""
-
-    _holds_slices = False
-    """Whether leaves are slices of the batch: each lacks one batch dimension of this node."""
 
     if TYPE_CHECKING:
         _meta: Meta
@@ -366,6 +366,16 @@ class Node:
         """Return the node that keeps the entries: this one, or the wrapped one of a wrapper."""
         return self
 
+    @property
+    def _lazy_stack(self) -> Any:
+        """The lazy stack that this node is, or that a wrapper wraps; ``None`` for other nodes."""
+        inmost = self._inmost()
+        return inmost if inmost._is_lazy_stack else None
+
+    def _exclusive_keys(self) -> dict[int, list[str]]:
+        """Return for each element of a lazy stack the keys that others lack, if it has some; none for other nodes."""
+        return {}
+
     def _solid(self) -> Self:
         """Return this tree with dense lazy stacks, so that every leaf starts with the root's batch size.
 
@@ -393,22 +403,14 @@ class Node:
             else:
                 value._collect(out, is_leaf)
 
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        """Append the path (a tuple) of each leaf to ``out``, in the order of ``_collect``."""
+    def _collect_places(self, out: list[Place], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        """Append the place of each leaf to ``out``, in the order of ``_collect``."""
+        size = self._meta.batch_size
         for key, value in self._items():
             if type(value) is Tensor or not isinstance(value, Node) or (is_leaf is not None and is_leaf(type(value))):
-                out.append((*prefix, key))
+                out.append(((*prefix, key), size))
             else:
-                value._collect_keys(out, (*prefix, key), is_leaf)
-
-    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
-        """Append the batch size of the node that holds it for each leaf, in the order of ``_collect``."""
-        size = self._meta.batch_size
-        for _, value in self._items():
-            if type(value) is Tensor or not isinstance(value, Node) or (is_leaf is not None and is_leaf(type(value))):
-                out.append(size)
-            else:
-                value._collect_sizes(out, is_leaf)
+                value._collect_places(out, (*prefix, key), is_leaf)
 
     def _collect_aligned(
         self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
@@ -447,8 +449,12 @@ class Node:
 
     def _leaf_keys(self, is_leaf: IsLeaf | None = None) -> list[tuple[str, ...]]:
         """Return the paths of the leaves in the order of ``_leaves``."""
-        out: list[tuple[str, ...]] = []
-        self._collect_keys(out, (), is_leaf)
+        return [path for path, _ in self._leaf_places(is_leaf)]
+
+    def _leaf_places(self, is_leaf: IsLeaf | None = None) -> list[Place]:
+        """Return the places of the leaves in the order of ``_leaves``."""
+        out: list[Place] = []
+        self._collect_places(out, (), is_leaf)
         return out
 
     def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
@@ -497,3 +503,13 @@ def is_leaf_tensor(value: Any) -> bool:
     (True, False)
     """
     return not isinstance(value, Node) and isinstance(value, Tensor)
+
+
+def has_entries(value: Any) -> TypeGuard[Node]:
+    """Return whether a value is a tensordict or tensorclass, and no tensor, non-tensor data or unbatched tensor.
+
+    >>> from tensordict_core import NonTensorData
+    >>> has_entries(TensorDict({})), has_entries(torch.zeros(2)), has_entries(NonTensorData("a"))
+    (True, False, False)
+    """
+    return isinstance(value, Node) and not value._is_opaque

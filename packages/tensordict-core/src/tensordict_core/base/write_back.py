@@ -16,7 +16,7 @@ import torch
 from torch.nn import Parameter
 
 from tensordict_core.base.errors.types import StackError
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import has_entries, is_leaf_tensor
 from tensordict_core.base.tracing import is_compiling
 
 
@@ -69,10 +69,6 @@ class Block:
             _write_back(self.write_back, source, result, self.before)
 
 
-def _is_node(value: Any) -> bool:
-    return isinstance(value, Node) and not value._is_opaque
-
-
 def _slices(node: Any) -> list[Any]:
     return list(node.tensordicts) if node._is_lazy_stack else []
 
@@ -89,7 +85,7 @@ def _snapshot(node: Any) -> Any:
     slices = _slices(node)
     if slices:
         return [_snapshot(one) for one in slices]
-    return {key: (value, _snapshot(value) if _is_node(value) else _version(value)) for key, value in node._items()}
+    return {key: (value, _snapshot(value) if has_entries(value) else _version(value)) for key, value in node._items()}
 
 
 def _write_back(write_back: WriteBack, source: Any, result: Any, before: Any) -> None:
@@ -135,7 +131,7 @@ def _changed(write_back: WriteBack, source: Any, node: Any, before: Any, path: t
     for key, value in items:
         held, state = before.get(key, (None, None))
         here = (*path, key)
-        if _is_node(value) and (write_back.leaves_only or value is held):
+        if has_entries(value) and (write_back.leaves_only or value is held):
             yield from _changed(write_back, source, value, state if value is held else {}, here)
         elif value is not held or (
             write_back.copies
@@ -164,7 +160,7 @@ def _is_untouched(value: Any, snapshot: tuple[Any, Any] | None, copies: bool) ->
     held, state = snapshot or (None, None)
     if value is not held:
         return False
-    return not _changed_keys(value, state, copies) if _is_node(value) else not copies or _version(value) == state
+    return not _changed_keys(value, state, copies) if has_entries(value) else not copies or _version(value) == state
 
 
 def _is_written(write_back: WriteBack, value: Any, version: float, old: Any) -> bool:

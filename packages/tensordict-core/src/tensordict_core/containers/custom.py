@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from tensordict_core.base.index import Index
-from tensordict_core.base.node import Node
-from tensordict_core.base.rebuild import How
+from tensordict_core.base.node import Node, Place
+from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import ShapeOp
 from tensordict_core.containers.delegating import Delegating, delegate
@@ -70,9 +70,11 @@ class CustomContainer(Delegating, abstract=True):
         return containers.dense._make(entries, self._meta)
 
     _collect = delegate("_collect")
-    _collect_sizes = delegate("_collect_sizes")
     _solid = delegate("_solid")
     _clone = delegate("_clone")
+
+    def _collect_places(self, out: list[Place], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        self._frame()._collect_places(out, prefix, is_leaf)
 
     def _rebuild(self, leaves: Iterator[Any], how: How) -> Any:
         result = self._frame()._rebuild(leaves, how)

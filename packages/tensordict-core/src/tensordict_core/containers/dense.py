@@ -31,7 +31,7 @@ from tensordict_core.base.meta import (
     starts_with,
     unbound_meta,
 )
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.ragged import leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
@@ -168,9 +168,9 @@ class TensorDict(TensorDictBase):
                 raise errors.empty_key()
             held: Any = self
             for name in path:
-                held = held._peek(name) if isinstance(held, Node) and not held._is_opaque else None
-            if isinstance(held, Node) and not held._is_opaque:
-                if not isinstance(value, (dict, Node)) or getattr(value, "_is_opaque", False):
+                held = held._peek(name) if has_entries(held) else None
+            if has_entries(held):
+                if not (isinstance(value, dict) or has_entries(value)):
                     raise errors.start_of_a_key(path)
                 self.update({key: value}, non_blocking=non_blocking)
                 continue

@@ -5,10 +5,11 @@ They are nodes, because they have a batch size, a device and a lock, and they ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tensordict_core.base import errors
+from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
 from tensordict_core.containers.collection import TensorCollection
 
@@ -34,6 +35,22 @@ class OpaqueNode(TensorCollection, abstract=True):
     def _new(self, entries: dict[str, Any], meta: Meta) -> Any:
         """Return a copy for a result without entries, such as that of ``select``: it keeps the value."""
         return super()._new(entries, meta) if entries or meta != self._meta else self._clone(False)
+
+    def is_empty(self) -> bool:
+        """Return ``False``, because there is a value."""
+        return False
+
+    def _view_at(self, index: Index) -> Any:
+        return self._index(index)
+
+    def _put_node(self, index: Index, source: Any) -> Any:
+        """Write values into the positions that an index selects; return this node, or the one that takes its place."""
+        self._index_put(index, source)
+        return self
+
+    @classmethod
+    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
+        return cls._stack(items, dim)
 
     def _del(self, key: str) -> None:
         raise errors.missing_key(key, (), type(self).__name__)

@@ -21,6 +21,7 @@ from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size
+from tensordict_core.base.node import Place
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import ShapeOp
@@ -179,8 +180,8 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
     def _collect(self, out: list[Any], is_leaf: IsLeaf | None) -> None:
         out.append(self._tensor)
 
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        out.append(prefix)
+    def _collect_places(self, out: list[Place], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
+        out.append((prefix, torch.Size(())))
 
     def _collect_aligned(
         self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
@@ -188,9 +189,6 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
         if other is None and missing is KEEP:
             raise errors.unmatched_key(prefix, None)
         out.append(missing if other is None else other._tensor if isinstance(other, UnbatchedTensor) else other)
-
-    def _collect_sizes(self, out: list[torch.Size], is_leaf: IsLeaf | None) -> None:
-        out.append(torch.Size(()))
 
     def _line_up(self, operand: Tensor, dims: int, out: list[Tensor]) -> None:
         raise RuntimeError(
@@ -211,13 +209,6 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
             return self._make(self._tensor, meta)
         return self._make(new._tensor if isinstance(new, UnbatchedTensor) else new, meta)
 
-    def _solid(self) -> Any:
-        return self
-
-    def densify(self, layout: torch.layout = torch.strided) -> Any:
-        """Return this object, which contains no lazy stack."""
-        return self
-
     # shape operations of the tensordict change only the batch size ---------------------------------------------------
 
     def _index(self, index: Index) -> Any:
@@ -227,15 +218,8 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
         if isinstance(value, UnbatchedTensor):
             self._replace_value(value)
 
-    def _put_node(self, index: Index, source: Any) -> Any:
-        self._index_put(index, source)
-        return self
-
     def _unwritten(self, size: torch.Size) -> Any:
         return self._make(torch.zeros_like(self._tensor), Meta(size))
-
-    def _view_at(self, index: Index) -> Any:
-        return self._index(index)
 
     def _reshape(self, op: ShapeOp) -> Any:
         return self._make(self._tensor, op.meta(self._meta))
@@ -257,10 +241,6 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
         return cls._make(items[0]._tensor, Meta(torch.Size((*size[:dim], len(items), *size[dim:]))))
 
     @classmethod
-    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
-        return cls._stack(items, dim)
-
-    @classmethod
     def _cat(cls, items: Sequence[Any], dim: int) -> Any:
         if not _have_one_value(items):
             raise errors.unbatched_values_differ("cat")
@@ -276,10 +256,6 @@ class UnbatchedTensor(Tensor, OpaqueNode):  # type: ignore[misc]  # names that b
 
     def _clone(self, recurse: bool) -> Self:
         return self._make(self._tensor.clone() if recurse else self._tensor, self._meta)
-
-    def is_empty(self) -> bool:
-        """Return ``False``, because there is a tensor."""
-        return False
 
 
 def _alias(tensor: Tensor, cls: type[Any]) -> Any:

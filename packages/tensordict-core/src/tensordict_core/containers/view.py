@@ -15,8 +15,7 @@ import torch
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry_over
 from tensordict_core.base.index import Index
-from tensordict_core.base.node import Node, is_leaf_tensor
-from tensordict_core.base.rebuild import IsLeaf
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
 from tensordict_core.containers.collection import TensorCollection
@@ -96,6 +95,13 @@ class SubTensorDict(CustomContainer):
     def _now(self) -> Any:
         """Return the part as a plain tensordict, of views or, for an index with tensors, of copies."""
         return self._named(self._parent._index(self._part))
+
+    def _frame(self) -> Any:
+        root = self._parent
+        while isinstance(root, SubTensorDict):
+            root = root._parent
+        # the leaves of a part of a lazy stack are those of its elements
+        return self._now() if root._lazy_stack is not None else super()._frame()
 
     def _named(self, part: Any) -> Any:
         """Return an indexed tensordict with the names of this view."""
@@ -193,7 +199,7 @@ class SubTensorDict(CustomContainer):
         if index is not None:
             index = self._within(index)
         else:
-            if old is None or (isinstance(old, Node) and not old._is_opaque):
+            if old is None or has_entries(old):
                 super()._plan_entry(key, None, value, plan, prefix)
                 return
             if not (plan.fills and isinstance(value, (int, float, complex)) and is_leaf_tensor(old)):
@@ -229,11 +235,6 @@ class SubTensorDict(CustomContainer):
         if inplace:
             return super().exclude(*keys, inplace=True)
         return self._named(self._parent.exclude(*keys)._index(self._part))
-
-    # leaves ----------------------------------------------------------------------------------------------------------
-
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: IsLeaf | None) -> None:
-        self._parent._collect_keys(out, prefix, is_leaf)
 
     # shape and copies -------------------------------------------------------------------------------------------------
 

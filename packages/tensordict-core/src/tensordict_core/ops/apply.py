@@ -151,7 +151,7 @@ class Applying(Node):
         if options.get("batch_size") is None or options.get("inplace"):
             return self
         if options.get("call_on_nested"):  # nested nodes are leaves, and stay as they are
-            return self._new(dict(self._items()), self._meta) if self._holds_slices else self
+            return self._new(dict(self._items()), self._meta) if self._lazy_stack is not None else self
         solid = self._solid()
         return solid.lock_() if self._locked and options.get("propagate_lock") else solid
 
@@ -164,12 +164,10 @@ class Applying(Node):
 
     def _keep_own_sizes(self, results: list[Any], size: torch.Size, is_leaf: IsLeaf | None) -> bool:
         """Return whether results fit the longer nested batch sizes, where that of the root is to be ``size``."""
-        sizes: list[torch.Size] = []
-        self._collect_sizes(sizes, is_leaf)
         dims = len(self._meta.batch_size)
         return all(
             starts_with(result.shape, size + own[dims:])
-            for result, own in zip(results, sizes, strict=True)
+            for result, (_, own) in zip(results, self._leaf_places(is_leaf), strict=True)
             if is_leaf_tensor(result) and len(own) > dims
         )
 

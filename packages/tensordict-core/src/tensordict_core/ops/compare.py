@@ -62,7 +62,7 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
 
 def _as_tensors(td: Any, other: Any) -> Any:
     """Return a tensordict with a tensor for each number that ``other`` has as a tensor: 3 equals ``tensor(3)``."""
-    if td._holds_slices or td._is_opaque or other._holds_slices:
+    if td._is_opaque or td._lazy_stack is not None or other._lazy_stack is not None:
         return td
     result = td
     for key, mine in list(td._items()):
@@ -93,8 +93,8 @@ def _value_paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str,
 
 def _elements(*nodes: Any) -> Iterator[tuple[Any, ...]] | None:
     """Return the elements of lazy stacks along one dimension, which may have keys of their own; else ``None``."""
-    stacks = [node._inmost() for node in nodes]
-    if not all(stack._holds_slices for stack in stacks) or len({stack.stack_dim for stack in stacks}) > 1:
+    stacks = [node._lazy_stack for node in nodes]
+    if None in stacks or len({stack.stack_dim for stack in stacks}) > 1:
         return None
     return zip(*(stack.tensordicts for stack in stacks), strict=False)
 

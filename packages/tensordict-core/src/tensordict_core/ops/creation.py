@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, names_or_none
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, How
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
@@ -43,29 +43,29 @@ def _blank_values(result: Any, source: Any) -> None:
         value = source._get(key)
         if isinstance(value, Node) and value._holds_values:
             result._set(key, containers.non_tensor_stack._full(None, result._get(key)._meta))
-        elif isinstance(value, Node) and not value._is_opaque and not value._holds_slices:
+        elif has_entries(value) and value._lazy_stack is None:
             _blank_values(result._get(key), value)
 
 
 def _hollow(td: Any, size: torch.Size, dims: int) -> Any:
     """Return the nested tensordicts of a tree without their tensors and values, over a batch size."""
     meta = Meta(torch.Size((*size, *td._meta.batch_size[dims:])), td._meta.device)
-    nested = {key: value for key, value in td._items() if isinstance(value, Node) and not value._is_opaque}
+    nested = {key: value for key, value in td._items() if has_entries(value)}
     return _typed(td, {key: _hollow(value, size, dims) for key, value in nested.items()}, meta)
 
 
 def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
     """Return the tree with its lazy stacks replaced by empty ones of the new batch size."""
-    if td._holds_slices:
+    if (stack := td._lazy_stack) is not None:
         new = torch.Size((*size, *td._meta.batch_size[dims:]))
-        at = td._inmost().stack_dim
+        at = stack.stack_dim
         if at >= len(new):
             raise RuntimeError(
                 f"empty_lazy=True keeps the stack dimension {at}, which the new batch size {list(new)} does not "
                 "have; add that dimension"
             )
         rest = torch.Size((*new[:at], *new[at + 1 :]))
-        elements = td._inmost().tensordicts[:1] * new[at]
+        elements = stack.tensordicts[:1] * new[at]
         items = [_hollow(element, rest, len(element._meta.batch_size)) for element in elements]
         return containers.lazy.lazy_stack(items, at) if items else td._new({}, Meta(new))
     entries = {}
@@ -78,7 +78,7 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
 def _typed(td: Any, entries: dict[str, Any], meta: Meta) -> Any:
     """Return a node of the type of ``td``, which may be a tensorclass, with other entries and metadata."""
     made = td._new(entries, meta)
-    if type(made) is type(td) or td._holds_slices:
+    if type(made) is type(td) or td._lazy_stack is not None:
         return made
     typed = td.empty(batch_size=meta.batch_size, device=meta.device, names=meta.names)
     for key, value in entries.items():
@@ -139,7 +139,7 @@ def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], opti
 def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.Size], Tensor], device: Any) -> Any:
     dims = len(td._meta.batch_size)
     emptied = _without_slices(td, size, dims)
-    if td._holds_slices:
+    if td._lazy_stack is not None:
         return emptied
     entries: dict[str, Any] = {}
     for key in td._keys():

@@ -24,7 +24,8 @@ from tensordict_core.base.tracing import is_compiling
 from tensordict_core.ops.factories.operands import (
     by_parts,
     complete,
-    lazy_entries,
+    holds_lazy,
+    keys_where,
     lined_up,
     match,
     without_last,
@@ -129,7 +130,7 @@ class Masking(Node):
         dims = len(self._meta.batch_size)
         if isinstance(other, Tensor) and 0 < other.ndim < dims:
             other = other.reshape(*(1,) * (dims - other.ndim), *other.shape)
-        if lazy := lazy_entries(self):
+        if lazy := keys_where(self, holds_lazy):
             parts = by_parts(self, lazy, lambda part, key: _where_part(part, key, lazy, condition, other, pad))
             return cast(Self, _written(parts, out, update_batch_size))
         td: Any = self._solid()

@@ -14,7 +14,7 @@ def _check_names(node: Any, names: tuple[str | None, ...]) -> None:
     """Refuse new dim names of which one is that of a further dimension of a nested tensordict."""
     for below in node._nodes():
         own = below._meta.names
-        if own is not None and not node._holds_slices:
+        if own is not None and node._lazy_stack is None:
             twice = [name for name in own[len(node._meta.batch_size) :] if name is not None and name in names]
             if twice:
                 raise errors.name_of_nested(twice[0], own)

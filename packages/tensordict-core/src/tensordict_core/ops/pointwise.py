@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.index import Index
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.tracing import may_fuse
@@ -25,7 +25,8 @@ from tensordict_core.ops.factories.operands import (
     by_parts,
     complete,
     grown,
-    lazy_entries,
+    holds_lazy,
+    keys_where,
     match,
     over_batch_size,
     spread,
@@ -277,9 +278,9 @@ class Pointwise(Node):
             inner = at - (at > td.stack_dim)
             stacked: Self = td._restacked([element.softmax(inner, dtype) for element in td.tensordicts])
             return stacked
-        if td._is_lazy_stack and (own := td._inmost()._exclusive_keys()):
+        if own := td._exclusive_keys():
             raise errors.exclusive_keys("softmax along the stack dimension", own)
-        if apart := lazy_entries(td):
+        if apart := keys_where(td, holds_lazy):
             parts: Self = by_parts(td, apart, lambda part, _: part.softmax(at, dtype))
             return parts
         stack, td = td, self._solid()
@@ -467,7 +468,7 @@ def _is_integral(operand: Any) -> bool:
 
 
 def _expanded_as(td: Any, other: Any) -> Any:
-    return other.expand(td._meta.batch_size) if isinstance(other, Node) and not other._is_opaque else other
+    return other.expand(td._meta.batch_size) if has_entries(other) else other
 
 
 def _widest(td: Node, one: How, other: How) -> How:

@@ -222,7 +222,7 @@ class Properties(Node):
         >>> TensorDict({"a": torch.zeros(3, 4).t()}, [4]).is_contiguous()
         False
         """
-        if self._inmost()._is_lazy_stack:
+        if self._lazy_stack is not None:
             return False
         for _, value in self._items():
             if type(value) is not Tensor and isinstance(value, Node) and value._holds_values:
@@ -370,7 +370,7 @@ class Properties(Node):
 
 def _levels(node: Any) -> int:
     """Return the number of levels below a node that hold a tensor or a value; -1 if it holds none itself."""
-    if node._is_lazy_stack and node._inmost() is node:
+    if node._is_lazy_stack:
         return max(map(_levels, node.tensordicts), default=-1)
     levels = [
         0 if is_leaf_tensor(value) or value._is_opaque else _levels(value) + 1 or -1 for _, value in node._items()
@@ -416,8 +416,7 @@ def _addresses(node: Any, storage: bool) -> Any:
         return torch.tensor(node.untyped_storage().data_ptr() if storage else node.data_ptr(), device="cpu")
     if node._is_opaque:
         return None if node._is_non_tensor else _addresses(node._tensor, storage)
-    inmost = node._inmost()
-    stacked = inmost._is_lazy_stack
-    items = ((str(i), td) for i, td in enumerate(inmost.tensordicts)) if stacked else node._items()
+    stack = node._lazy_stack
+    items = node._items() if stack is None else ((str(i), td) for i, td in enumerate(stack.tensordicts))
     found = ((key, _addresses(value, storage)) for key, value in items)
     return containers.dense({key: address for key, address in found if address is not None}, device="cpu")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.meta import as_device
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
 
 FIELDS = ("device", "dtype", "shape")
@@ -71,10 +71,9 @@ def _described(node: Any, wanted: tuple[bool, ...]) -> Any:
         return node._clone(False)
     if node._is_opaque:
         return _described(node._tensor, wanted)
-    inmost = node._inmost()
-    if inmost._is_lazy_stack and inmost.tensordicts:
-        parts = [_described(part, wanted) for part in inmost.tensordicts]
-        return _spec_of_stack(parts, inmost._stack_dim)
+    stack = node._lazy_stack
+    if stack is not None and stack.tensordicts:
+        return _spec_of_stack([_described(part, wanted) for part in stack.tensordicts], stack.stack_dim)
     return containers.dense({key: _described(value, wanted) for key, value in node._items()})
 
 
@@ -102,7 +101,7 @@ def describes(other: Any) -> bool:
     """
     if isinstance(other, containers.attrs):
         return True
-    if not isinstance(other, Node) or other._is_opaque:
+    if not has_entries(other):
         return False
     return any(describes(value) for _, value in other._peek_items() if not is_leaf_tensor(value))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.testing.container import ContainerCase
 from tensordict_core.testing.contents import assert_rows, contents, map_rows, rows
 
@@ -258,9 +258,7 @@ class AccessTests(ContainerCase):
     def test_empty_has_the_metadata_and_no_leaves(self) -> None:
         td = self.make()
         assert td.empty().batch_size == td.batch_size and not list(td.empty().keys())
-        assert set(td.empty(recurse=True).keys()) == {
-            key for key, value in td._peek_items() if isinstance(value, Node) and not value._is_opaque
-        }
+        assert set(td.empty(recurse=True).keys()) == {key for key, value in td._peek_items() if has_entries(value)}
         assert td.empty().is_empty() and not td.is_empty()
 
     def test_contents_of_a_nested_entry_are_those_below_its_key(self) -> None:

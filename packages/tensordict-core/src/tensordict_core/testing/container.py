@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.data import NonTensorStack
 
@@ -89,5 +89,5 @@ class ContainerCase:
 
     def node_key(self, td: Any) -> str | None:
         """Return a key of a nested container; ``None`` if there is none."""
-        found = (key for key, value in td._peek_items() if isinstance(value, Node) and not value._is_opaque)
+        found = (key for key, value in td._peek_items() if has_entries(value))
         return next(found, None)

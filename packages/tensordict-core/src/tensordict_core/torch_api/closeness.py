@@ -10,7 +10,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.errors.types import StackError
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 
 
 def assert_close(
@@ -73,13 +73,13 @@ assert_allclose_td = assert_close
 
 
 def _stack_dim(td: Any) -> int | None:
-    return td._inmost().stack_dim if td._holds_slices else None
+    return None if td._lazy_stack is None else td._lazy_stack.stack_dim
 
 
 def _entries(td: Any) -> dict[str, Any]:
-    if td._holds_slices:
+    if (stack := td._lazy_stack) is not None:
         # a lazy stack is compared element by element, so entries that do not stack are compared too
-        return {str(i): element for i, element in enumerate(td._inmost().tensordicts)}
+        return {str(i): element for i, element in enumerate(stack.tensordicts)}
     return {key: td._get(key) for key in td._keys()}
 
 
@@ -119,7 +119,7 @@ def _compare(
         if key not in right:
             continue
         theirs, path = right[key], (*at, key)
-        if isinstance(mine, Node) and isinstance(theirs, Node) and not mine._is_opaque:
+        if has_entries(mine) and isinstance(theirs, Node):
             count += _compare(mine, theirs, path, rtol, atol, equal_nan, intersection, found)
             continue
         count += 1

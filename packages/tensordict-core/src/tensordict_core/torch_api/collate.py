@@ -39,9 +39,9 @@ def dense_stack_tds(td_list: Any, dim: int | None = None) -> Any:
     torch.Size([3, 2])
     """
     if isinstance(td_list, Node):
-        if not td_list._holds_slices:
+        if (stack := td_list._lazy_stack) is None:
             return td_list
-        dim = td_list._inmost().stack_dim
+        dim = stack.stack_dim
         return maybe_dense_stack(td_list.unbind(dim), dim)
     if dim is None:
         raise ValueError("If a list of tensordicts is provided, stack_dim must not be None; pass a dimension")
@@ -114,7 +114,7 @@ def _collate_nodes(batch: list[Any], pads: dict[Any, float], nested: list[Any], 
     if mask_key is not None and any(sample.get(mask_key, None) is not None for sample in batch):
         raise ValueError(f"collate got the mask_key {mask_key!r}, which is an entry of the samples; use another key")
     result = maybe_dense_stack([sample.exclude(*columns) for sample in batch])
-    if nested and result._holds_slices:
+    if nested and result._lazy_stack is not None:
         raise ValueError(
             "collate(nested_keys=...) needs the other entries to stack densely, and they do not; name every entry of "
             "varying length in pad_keys or nested_keys"

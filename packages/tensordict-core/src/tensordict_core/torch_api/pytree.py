@@ -111,8 +111,7 @@ def _has_leaves(node: Any) -> bool:
         return True
     if node._is_opaque:
         return False
-    stack = node._inmost()
-    if isinstance(stack, LazyStackedTensorDict):  # its entries need not stack
+    if (stack := node._lazy_stack) is not None:  # its entries need not stack
         return any(map(_has_leaves, stack.tensordicts))
     return any(not isinstance(value, Node) or _has_leaves(value) for value in node._entries.values())
 
@@ -142,8 +141,8 @@ def _lazy_parts(td: Any) -> Parts:
 
 
 def _is_ragged(child: Any) -> bool:
-    stack = child._inmost() if isinstance(child, Node) else None
-    return isinstance(stack, LazyStackedTensorDict) and stack._is_ragged()
+    stack = child._lazy_stack if isinstance(child, Node) else None
+    return stack is not None and stack._is_ragged()
 
 
 def _wrapping(element: Any) -> Any:

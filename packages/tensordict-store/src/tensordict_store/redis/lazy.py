@@ -156,9 +156,6 @@ class LazyStackedTensorDictStore(ServerNode):
     def _index(self, index: Index) -> Any:
         return named(self._part(index, None), index.names(self._meta.names))
 
-    def _collect_keys(self, out: list[Any], prefix: tuple[str, ...], is_leaf: Any) -> None:
-        self._now()._collect_keys(out, prefix, is_leaf)
-
     def _part(self, index: Index, keys: Sequence[str] | None) -> Any:
         """Return the rows that an index selects; if it starts with elements, these alone are read."""
         first = index.parts[0] if index.parts and not self._dim else None

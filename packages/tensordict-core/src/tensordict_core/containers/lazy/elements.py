@@ -9,12 +9,12 @@ import torch
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, names_or_none
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import has_entries, is_leaf_tensor
 
 
 def check_element(td: Any, where: str = "") -> None:
     """Refuse an object that cannot be an element of a lazy stack; ``where`` is its place, for the error."""
-    if not isinstance(td, Node) or td._is_opaque:
+    if not has_entries(td):
         raise TypeError(
             f"a lazy stack takes TensorDictBase instances but got {type(td)}{where}; convert it with from_any first"
         )

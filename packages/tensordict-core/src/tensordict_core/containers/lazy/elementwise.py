@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.meta import as_batch_size, names_or_none
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import normal_dim
@@ -73,8 +73,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
     _rename = _each("_rename", changes=True)
     _move = _each("_move", changes=True)
     _collect = _each("_collect")
-    _collect_keys = _each("_collect_keys")
-    _collect_sizes = _each("_collect_sizes")
+    _collect_places = _each("_collect_places")
     rename_keys = _each("rename_keys")
     create_nested = _each("create_nested", changes=True)
 
@@ -217,8 +216,8 @@ class LazyElementwise(TensorDictBase, abstract=True):
             entry = td._peek(key)
             if entry is not None:
                 found.append(entry)
-            elif td._holds_slices:
-                found += td._inmost()._entries_of_some(key)
+            elif (stack := td._lazy_stack) is not None:
+                found += stack._entries_of_some(key)
         return found
 
     def _is_tensor_of_some(self: Any, key: str) -> bool:
@@ -236,7 +235,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
 
     def _parts(self: Any, source: Any) -> Sequence[Any] | None:
         """Return the parts of an operand for each element; ``None`` if it is not a tensordict of this length."""
-        stack: Any = source if isinstance(source, Node) and not source._is_opaque else None
+        stack: Any = source if has_entries(source) else None
         if stack is None or len(stack._meta.batch_size) <= self.stack_dim:
             return None
         parts: Sequence[Any] = stack._unbind(self.stack_dim)
@@ -375,7 +374,6 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return describe(first, shape=shape, dtype=dtype, is_shared=self.is_shared())
 
     def _exclusive_keys(self: Any) -> dict[int, list[str]]:
-        """Return for each element the keys that not all of them have, if it has some."""
         common = set(self._keys())
         own = {i: sorted(set(td._keys()) - common) for i, td in enumerate(self.tensordicts)}
         return {i: keys for i, keys in own.items() if keys}

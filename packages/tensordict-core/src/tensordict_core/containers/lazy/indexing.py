@@ -17,7 +17,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import non_tensor_entry, to_entry, to_entry_over
 from tensordict_core.base.index import Index
 from tensordict_core.base.meta import Meta
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.ops.entries.update_inplace import over_rows
 
@@ -200,7 +200,7 @@ class LazyIndexing:
         self: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
     ) -> None:
         old = self._peek(key)
-        if index is None and (old is None or (isinstance(old, Node) and not old._is_opaque)):
+        if index is None and (old is None or has_entries(old)):
             super()._plan_entry(key, None, value, plan, prefix)  # type: ignore[misc]  # of the class that it is mixed into
             return
         if index is None:
@@ -223,7 +223,7 @@ class LazyIndexing:
             value = to_entry(Meta(index.size), key, value)
         for td, at, piece in self._element_writes(index, value):
             entry = td._peek(key)
-            if is_leaf_tensor(entry) and not td._holds_slices:
+            if is_leaf_tensor(entry) and td._lazy_stack is None:
                 piece = over_rows(piece, at, entry.ndim)
             td._plan_entry(key, at, piece, plan, prefix)
 

@@ -188,7 +188,7 @@ def _unbound(value: Any, dim: int, sizes: Sequence[torch.Size]) -> Any:
 
     A node of a batch size with ``-1`` has no tensors, only values and such nodes.
     """
-    if -1 not in value._meta.batch_size or value._holds_slices:
+    if -1 not in value._meta.batch_size or value._lazy_stack is not None:
         return value._unbind(dim)
     if is_non_tensor(value):
         return value._unbind_ragged(dim, sizes)
@@ -216,5 +216,5 @@ def _is_ragged_column(tds: list[Any], key: str, dim: int, plain: bool) -> bool:
         return not first._stacks(column)
     if not all(isinstance(entry, Node) and entry._is_opaque is first._is_opaque for entry in column):
         return True
-    lazy = None if first._is_opaque else type(first)._lazy(column, dim)._inmost()
-    return lazy is not None and lazy._is_lazy_stack and lazy._is_ragged()
+    lazy = None if first._is_opaque else type(first)._lazy(column, dim)._lazy_stack
+    return lazy is not None and lazy._is_ragged()

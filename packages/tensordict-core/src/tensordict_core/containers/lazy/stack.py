@@ -76,7 +76,6 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
     )
 
     _combines_others = True
-    _holds_slices = True
     _is_lazy_stack = True
     _makes_entries = True
 
@@ -141,8 +140,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         tds = list(tds)
         dim = self._stack_dim if dim is None else dim
         result = type(tds[0])._lazy(tds, dim)
-        stack, name = result._inmost(), self._stack_name
-        if isinstance(stack, LazyStackedTensorDict):
+        stack, name = result._lazy_stack, self._stack_name
+        if stack is not None:
             stack.hook_out, stack.hook_in = self.hook_out, self.hook_in
             if name is not None:
                 stack._meta = meta_of(tds, dim, name)
@@ -304,8 +303,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         else:
             value = combined(key, column, self._stack_dim)
         if isinstance(value, Node):
-            stack = value._inmost()
-            if isinstance(stack, LazyStackedTensorDict):
+            if (stack := value._lazy_stack) is not None:
                 stack.hook_out, stack.hook_in = self.hook_out, self.hook_in
             if self._locked:
                 value._set_locked(True)

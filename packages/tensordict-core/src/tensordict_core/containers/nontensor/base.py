@@ -175,9 +175,6 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         positions = None if self._is_shared else index_positions(self._meta.batch_size, index)
         return self._at_positions(positions, index.meta(self._meta))
 
-    def _view_at(self, index: Index) -> Any:
-        return self._index(index)
-
     def contiguous(self, *, canonical: bool = False, inplace: bool = False) -> Self:
         """Return this object: values have no memory layout."""
         return self
@@ -231,10 +228,6 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         return containers.non_tensor_stack._make(cls._stack(slices, dim)._flat_values() if slices else [], meta)
 
     @classmethod
-    def _lazy(cls, items: Sequence[Any], dim: int) -> Any:
-        return cls._stack(items, dim)
-
-    @classmethod
     def _ragged(cls, items: Sequence[Any], values: list[Any], meta: Meta) -> Any:
         """Return the column of a lazy stack whose elements differ in batch size, given its values as nested lists.
 
@@ -245,13 +238,6 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
             return items[0]._at_positions(None, meta)
         stack = containers.non_tensor_stack
         return stack._of(stack.from_list(values, batch_size=meta.batch_size)._flat_values(), meta)
-
-    def _solid(self) -> Any:
-        return self
-
-    def densify(self, layout: torch.layout = torch.strided) -> Any:
-        """Return this object: there is nothing to combine."""
-        return self
 
     def tolist(self, **kwargs: Any) -> Any:
         """Return the values as a nested list of the batch size; the value itself if there is no batch dimension."""
@@ -377,10 +363,6 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         if own != size or (self._is_shared and not values._is_shared):
             raise errors.values_shape(size, own, one=self._is_shared)
         self._become(values)
-
-    def is_empty(self) -> bool:
-        """Return ``False``, because there is a value."""
-        return False
 
     @property
     def data(self) -> Any:

@@ -440,10 +440,6 @@ class NonTensorStack(NonTensorDataBase):
             self._keep(self._make(changed, self._meta))
             self._flat[:] = changed
 
-    def _put_node(self, index: Index, source: Any) -> Any:
-        self._index_put(index, source)
-        return self
-
     def _unwritten(self, size: torch.Size) -> Any:
         return self._full(None, Meta(size, self._meta.device))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.registry.types import containers
 from tensordict_core.containers.nontensor.positions import broadcast
-from tensordict_core.ops.factories.operands import over_batch_size
+from tensordict_core.ops.factories.operands import expands, over_batch_size
 
 
 def same(a: Any, b: Any) -> bool:
@@ -114,8 +114,3 @@ def choose(condition: Tensor, mine: Any, theirs: Any) -> Any:
         return theirs._at_positions(None, meta)
     triples = zip(flags, mine._flat_values(), broadcast(theirs._flat_values(), own, size), strict=True)
     return containers.non_tensor_stack._of([a if first else b for first, a, b in triples], meta)
-
-
-def expands(own: torch.Size, size: torch.Size) -> bool:
-    """Return whether one batch size can be expanded to another."""
-    return len(own) <= len(size) and all(n in (1, m) for n, m in zip(reversed(own), reversed(size), strict=False))

@@ -15,7 +15,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import starts_with
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.options import current as options
 from tensordict_core.base.ragged import shape_of
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT, IsLeaf
@@ -38,10 +38,6 @@ def _non_tensor_items(node: Any, prefix: tuple[str, ...], nested: bool) -> Itera
             yield (*prefix, key) if prefix else key, entry
         elif nested and not entry._is_opaque:
             yield from _non_tensor_items(entry, (*prefix, key), nested)
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, Node) and not value._is_opaque
 
 
 class Access(Node):
@@ -330,7 +326,7 @@ class Access(Node):
             if inplace is None:
                 inplace = self._fits_in_place(key, value)
             if inplace and (old := self._peek(key)) is not None:
-                if _is_nested(old) and _is_nested(value):
+                if has_entries(old) and has_entries(value):
                     self._get(key).update(value, inplace=True, non_blocking=non_blocking)
                 else:
                     self._write_entry(key, old, value)
@@ -367,8 +363,8 @@ class Access(Node):
 
         Elements of a lazy stack that have it keep theirs, and those of several batch sizes get one of their own size.
         """
-        if self._holds_slices:
-            elements = self._inmost().tensordicts
+        if (stack := self._lazy_stack) is not None:
+            elements = stack.tensordicts
             if -1 in self._meta.batch_size or any(td._peek(name) is not None for td in elements):
                 for td in elements:
                     td._nested_for(name, key, depth, made)
@@ -380,7 +376,7 @@ class Access(Node):
             self._set(name, self._new({}, self._meta))
             made.append((self, name))
             child = self._get(name)
-        elif not isinstance(child, Node) or child._is_opaque:
+        elif not has_entries(child):
             raise errors.in_the_way(key[:depth], child)
         return child
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import KEY_SEPARATOR, NestedKey, unravel_key, unravel_key_to_tuple
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.write_back import WriteBack
 
@@ -75,7 +75,7 @@ def _nest(root: Any, nodes: dict[str, Any], key: str, value: Any, separator: str
     if node is None:
         node = nodes[head] = _node_at(root, head.split(separator), key, separator)
     old = node._get(name)
-    if isinstance(value, Node) and not value._is_opaque:
+    if has_entries(value):
         if old is None:
             node._set(name, value._clone(False) if clone else value)
             return

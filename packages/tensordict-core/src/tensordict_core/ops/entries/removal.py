@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.ops.entries.access import Access
 
@@ -17,11 +17,11 @@ from tensordict_core.ops.entries.access import Access
 def _is_taken(node: Any, path: tuple[str, ...]) -> bool:
     """Return whether there is an entry at a path, in any element of a lazy stack."""
     if node._is_lazy_stack:
-        return any(_is_taken(element, path) for element in node._inmost().tensordicts)
+        return any(_is_taken(element, path) for element in node.tensordicts)
     value = node._peek(path[0])
     if value is None or len(path) == 1:
         return value is not None
-    return isinstance(value, Node) and not value._is_opaque and _is_taken(value, path[1:])
+    return has_entries(value) and _is_taken(value, path[1:])
 
 
 class Removal(Access):
@@ -220,7 +220,6 @@ class Removal(Access):
 
 def _has_nothing(node: Any) -> bool:
     """Return whether a node exists and has no entries; a lazy stack is empty if all its elements are."""
-    inmost = None if node is None else node._inmost()
-    if inmost is not None and inmost._is_lazy_stack:
-        return all(map(_has_nothing, inmost.tensordicts))
-    return inmost is not None and not list(inmost._keys())
+    if node is None or (stack := node._lazy_stack) is None:
+        return node is not None and not list(node._keys())
+    return all(map(_has_nothing, stack.tensordicts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self, TypeGuard
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, names_or_none, starts_with
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.rebuild import KEEP
 
 
@@ -19,15 +19,7 @@ def _nodes_above(root: Any, keys: Iterable[NestedKey]) -> dict[tuple[str, ...], 
     """Return the nested nodes that keys pass through, by their paths, the deepest first; lazy stacks are left out."""
     paths = {path[:depth] for path in map(unravel_key_to_tuple, keys) for depth in range(1, len(path))}
     found = {path: root._peek_path(path) for path in sorted(paths, key=len, reverse=True)}
-    return {
-        path: node
-        for path, node in found.items()
-        if isinstance(node, Node) and not (node._is_opaque or node._inmost()._is_lazy_stack)
-    }
-
-
-def _has_entries(value: Any) -> TypeGuard[Node]:
-    return isinstance(value, Node) and not value._is_opaque
+    return {path: node for path, node in found.items() if has_entries(node) and node._lazy_stack is None}
 
 
 def _nested_size(key: str, node: Any, size: torch.Size) -> torch.Size:
@@ -122,7 +114,7 @@ class KeySelection(Node):
         entries = {name: value for name, value in self._items() if name not in gone}
         for name, paths in below.items():
             value = entries.get(name)
-            if _has_entries(value):
+            if has_entries(value):
                 entries[name] = value.exclude(*paths, inplace=inplace)
         if inplace and len(entries) == len(list(self._keys())):  # nothing to remove, which a locked node allows
             return self
@@ -253,12 +245,10 @@ class KeySelection(Node):
         ['b']
         """
         for name, value in list(self._peek_items()):
-            if type(value) is not Tensor and _has_entries(value):
+            if type(value) is not Tensor and has_entries(value):
                 value.filter_empty_()
-                stack = value._inmost()
-                if not any(
-                    True for node in (stack.tensordicts if stack._holds_slices else [stack]) for _ in node._keys()
-                ):
+                stack = value._lazy_stack
+                if not any(True for node in ([value] if stack is None else stack.tensordicts) for _ in node._keys()):
                     self.del_(name)
         return self
 
@@ -312,7 +302,7 @@ class KeySelection(Node):
         entries = {}
         if recurse:
             for name, value in self._peek_items():
-                if _has_entries(value):
+                if has_entries(value):
                     nested = None if batch_size is None else _nested_size(name, value, meta.batch_size)
                     entries[name] = value.empty(True, batch_size=nested, device=device)
                     if names is not None and meta.names is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, starts_with
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.rebuild import IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan
@@ -103,7 +103,7 @@ class Updating(InPlaceUpdating):
 
     def _check_source(self, source: Any) -> None:
         """Refuse a source without entries whose batch size differs; entries of other sources tell by their shapes."""
-        if isinstance(source, Node) and not source._is_opaque:
+        if has_entries(source):
             theirs, mine = source._meta.batch_size, self._meta.batch_size
             dims = min(len(theirs), len(mine))
             if theirs[:dims] != mine[:dims] and not any(True for _ in source._keys()):
@@ -116,14 +116,10 @@ class Updating(InPlaceUpdating):
         return any(mine._has_other_sizes(theirs) for mine, theirs in self._nested_in_both(source))
 
     def _nested_in_both(self, source: Any) -> list[tuple[Any, Any]]:
-        if source._is_opaque or self._holds_slices:
+        if source._is_opaque or self._lazy_stack is not None:
             return []
         pairs = [(self._peek(key), source._peek(key)) for key in self._keys()]
-        return [
-            (mine, theirs)
-            for mine, theirs in pairs
-            if isinstance(mine, Node) and isinstance(theirs, Node) and not (mine._is_opaque or theirs._is_opaque)
-        ]
+        return [(mine, theirs) for mine, theirs in pairs if has_entries(mine) and has_entries(theirs)]
 
     def _take_batch_sizes(self, source: Any, chosen: list[tuple[str, ...]] | None) -> None:
         """Take over the batch size of a source, or only those of nested tensordicts if they alone differ."""
@@ -146,25 +142,20 @@ class Updating(InPlaceUpdating):
                 f"but {sorted(kept)} would keep the old batch size "
                 f"{list(self._meta.batch_size)}; exclude them first"
             )
-        if self._holds_slices:
-            self._take_elements(source)
+        if (stack := self._lazy_stack) is not None:
+            at = stack.stack_dim
+            if len(source._meta.batch_size) <= at:
+                raise errors.source_batch_size(source._meta.batch_size, self._meta.batch_size, False)
+            stack.tensordicts[:] = [part._clone(False) for part in source._unbind(at)]
+            self._set_meta(source._meta)
             return
         for key in list(self._keys()):
             mine: Any = self._peek(key)
             theirs: Any = source._peek(key)
-            if isinstance(mine, Node) and isinstance(theirs, Node) and not (mine._is_opaque or theirs._is_opaque):
+            if has_entries(mine) and has_entries(theirs):
                 mine._take_batch_size(theirs, None)  # the nested tensordict stays the same object
             else:
                 self._del(key)
-        self._set_meta(source._meta)
-
-    def _take_elements(self, source: Any) -> None:
-        """Replace the elements of a lazy stack by copies of those of a source along its stack dimension."""
-        stack = self._inmost()
-        at = stack.stack_dim
-        if len(source._meta.batch_size) <= at:
-            raise errors.source_batch_size(source._meta.batch_size, self._meta.batch_size, False)
-        stack.tensordicts[:] = [part._clone(False) for part in source._unbind(at)]
         self._set_meta(source._meta)
 
     def _plan_update(self, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
@@ -180,13 +171,9 @@ class Updating(InPlaceUpdating):
                 stored.append((key, value))  # the result of _plan_set
                 continue
             old = self._peek(key)
-            nested = isinstance(value, (dict, Node)) and not getattr(value, "_is_opaque", False)
-            if (
-                nested
-                and isinstance(old, Node)
-                and not old._is_opaque
-                and (plan.is_leaf is None or type(value) is _Level or not plan.is_leaf(type(value)))
-            ):
+            nested = _is_source(value)
+            merges = plan.is_leaf is None or type(value) is _Level or not plan.is_leaf(type(value))
+            if nested and merges and has_entries(old):
                 merged = _plan_merge(old, value, plan, (*prefix, key))
                 if merged is not old:
                     stored.append((key, merged))
@@ -200,11 +187,12 @@ class Updating(InPlaceUpdating):
             plan.then(partial(self._set_each if store is None else store, stored))
 
     def _as_lazy_as(self, source: Any) -> Any:
-        """Return this node, or its lazy stack of slices if the entries of a lazy source do not stack."""
-        dim = source._inmost().stack_dim
-        if self._holds_slices or self._locked or len(self._meta.batch_size) <= dim or not source._inmost()._is_ragged():
+        """Return this node, or its lazy stack of slices if ``source`` is a lazy stack whose entries do not stack."""
+        stack = source._lazy_stack
+        if stack is None or self._lazy_stack is not None or self._locked:
             return self
-        return self.to_lazystack(dim)
+        dim = stack.stack_dim
+        return self.to_lazystack(dim) if len(self._meta.batch_size) > dim and stack._is_ragged() else self
 
     def _set_each(self, entries: Iterable[tuple[str, Any]]) -> None:
         for key, entry in entries:
@@ -250,7 +238,7 @@ class Updating(InPlaceUpdating):
                 node = node._peek(name)
                 if node is None:
                     break
-                if not _has_entries(node):
+                if not _is_source(node):
                     raise errors.not_a_node(path[: depth + 1], node)
             _gather(out, path, 0, value)
         return list(out.items())
@@ -288,8 +276,9 @@ class _Level(dict[str, Any]):
     """The entries of a source under nested keys with a common start; ``is_leaf`` is not called for them."""
 
 
-def _has_entries(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, Node) and not value._is_opaque)
+def _is_source(value: Any) -> bool:
+    """Return whether a value has entries that an update merges: a dictionary or a nested tensordict."""
+    return isinstance(value, dict) or has_entries(value)
 
 
 def _gather(level: dict[str, Any], path: tuple[str, ...], depth: int, value: Any) -> None:
@@ -302,8 +291,8 @@ def _gather(level: dict[str, Any], path: tuple[str, ...], depth: int, value: Any
         if not last:
             inner = _Level()
             _gather(inner, path, depth + 1, value)
-    elif not _has_entries(held):
-        if not last or _has_entries(value):
+    elif not _is_source(held):
+        if not last or _is_source(value):
             raise errors.not_a_node(path[: depth + 1], held)
         inner = value
     elif isinstance(held, Node):
@@ -315,7 +304,7 @@ def _gather(level: dict[str, Any], path: tuple[str, ...], depth: int, value: Any
     elif not last:
         inner = held if type(held) is _Level else dict(held)
         _gather(inner, path, depth + 1, value)
-    elif not _has_entries(value):
+    elif not _is_source(value):
         raise errors.start_of_a_key(path)
     elif isinstance(value, Node):
         inner = value._clone(False)
@@ -329,7 +318,7 @@ def _gather(level: dict[str, Any], path: tuple[str, ...], depth: int, value: Any
 
 def _plan_merge(node: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
     """Plan to store a source in a nested node; return the node, or the lazy stack that replaces it."""
-    merged = node._as_lazy_as(source) if isinstance(source, Node) and source._holds_slices else node
+    merged = node._as_lazy_as(source) if isinstance(source, Node) else node
     storing = None if plan.clone or plan.inplace else merged._storing_all(source)
     if storing is not None:
         plan.then(storing)

@@ -18,7 +18,7 @@ from tensordict_core.base.entry import as_tensor, non_tensor_entry, stacked_node
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, starts_with
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import WritePlan, broadcast_to, broadcasts, expand_to
 
@@ -285,7 +285,7 @@ class InPlaceUpdating(Node):
             self._plan_leaf(path, key, old, index, value, plan)
         elif old._is_opaque:
             old._plan_value(self, key, index, value, plan, prefix)
-        elif isinstance(value := stacked_nodes(value), dict) or (isinstance(value, Node) and not value._is_opaque):
+        elif isinstance(value := stacked_nodes(value), dict) or has_entries(value):
             old._plan_write(index, value, plan, (*prefix, key))
         else:
             raise errors.in_place_kind(path, value, old) if isinstance(value, Node) else errors.not_a_node(path, value)
@@ -344,7 +344,7 @@ class InPlaceUpdating(Node):
         """Write a value into an entry, or into the part of it that an index selects; ``prefix`` is for errors."""
         plan = WritePlan(root=self, depth=len(prefix))
         entry = None if index is None else self._peek(key)
-        if isinstance(entry, Node) and not entry._is_opaque:
+        if has_entries(entry):
             entry._plan_write(index, stacked_nodes(value), plan, (*prefix, key))
         else:
             self._plan_entry(key, index, value, plan, prefix)

@@ -18,7 +18,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import starts_with
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
 from tensordict_core.base.registry.types import containers
@@ -104,13 +104,6 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     raise errors.bad_operand(name, other)
 
 
-def _entry_keys(td: Any) -> list[tuple[str, ...]]:
-    """Return the paths of all leaves and non-tensor entries."""
-    keys: list[tuple[str, ...]] = []
-    td._collect_keys(keys, (), is_leaf_nontensor)
-    return keys
-
-
 def _broadcast_to(td: Any, other: Any) -> Any:
     """Return an operand of another batch size whose leaves have all batch dimensions of a tree with lazy stacks.
 
@@ -126,7 +119,7 @@ def _broadcast_to(td: Any, other: Any) -> Any:
     if holds_ragged(other):
         own = other._meta.batch_size
         is_whole = len(own) < len(size) and any(dims.get(path) == n for path, n in _dims_of_leaves(other).items())
-        return other if is_whole or not _broadcasts(own, size) else other.expand(size)
+        return other if is_whole or not expands(own, size) else other.expand(size)
     out = other = other._solid()
     leaves = []
     for path, leaf in zip(other._leaf_keys(), other._leaves(), strict=True):
@@ -140,8 +133,8 @@ def _broadcast_to(td: Any, other: Any) -> Any:
     )
 
 
-def _broadcasts(own: torch.Size, size: torch.Size) -> bool:
-    """Return whether a batch size broadcasts to another one."""
+def expands(own: torch.Size, size: torch.Size) -> bool:
+    """Return whether one batch size can be expanded to another."""
     return len(own) <= len(size) and all(n in (1, m) for n, m in zip(reversed(own), reversed(size), strict=False))
 
 
@@ -168,11 +161,11 @@ def complete(td: Any, other: Any, default: Any) -> tuple[Any, Any]:
         elements = zip(td.tensordicts, other._unbind(td.stack_dim), strict=True)
         pairs = [complete(mine, theirs, default) for mine, theirs in elements]
         return td._restacked([left for left, _ in pairs]), td._restacked([right for _, right in pairs])
-    if apart := dict.fromkeys((*ragged_entries(td), *ragged_entries(other))):
+    if apart := dict.fromkeys((*keys_where(td, holds_ragged), *keys_where(other, holds_ragged))):
         return _complete_apart(td, other, list(apart), default)
     other = other._solid()
     if default == "intersection":
-        mine, theirs = _entry_keys(td), set(_entry_keys(other))
+        mine, theirs = td._leaf_keys(is_leaf_nontensor), set(other._leaf_keys(is_leaf_nontensor))
         common, leaves = [key for key in mine if key in theirs], set(td._leaf_keys())
         # values take no part in arithmetic, so those of this side stay as without a default
         return td.select(*(key for key in mine if key in theirs or key not in leaves)), other.select(*common)
@@ -281,7 +274,7 @@ def spread(td: Any, other: Any) -> tuple[Any, Any]:
 def holds_ragged(td: Any) -> bool:
     """Return whether a tree is, or has, a lazy stack without a dense form: shapes or keys differ between elements."""
     if td._is_lazy_stack:
-        return bool(td._inmost()._is_ragged())
+        return bool(td._is_ragged())
     return any(holds_ragged(node) for node in td._nodes() if not node._is_opaque)
 
 
@@ -290,25 +283,16 @@ def holds(td: Any, test: Callable[[Any], bool]) -> bool:
     return test(td) or any(holds(node, test) for node in td._nodes())
 
 
-def ragged_entries(td: Any) -> list[str]:
-    """Return the keys of the nested nodes that hold lazy stacks without a dense form; none for a lazy stack itself."""
-    if td._is_lazy_stack:
-        return []
-    nodes = [(key, value) for key, value in td._items() if isinstance(value, Node) and not value._is_opaque]
-    return [key for key, value in nodes if holds_ragged(value)]
-
-
 def holds_lazy(td: Any) -> bool:
     """Return whether a tree is, or has, a lazy stack."""
-    return td._is_lazy_stack or any(holds_lazy(node) for node in td._nodes() if not node._is_opaque)
+    return holds(td, lambda node: node._is_lazy_stack)
 
 
-def lazy_entries(td: Any) -> list[str]:
-    """Return the keys of the nested nodes that are, or have, lazy stacks; none for a lazy stack itself."""
+def keys_where(td: Any, test: Callable[[Any], bool]) -> list[str]:
+    """Return the keys of the nested tensordicts that pass a test; none for a lazy stack."""
     if td._is_lazy_stack:
         return []
-    nodes = [(key, value) for key, value in td._items() if isinstance(value, Node) and not value._is_opaque]
-    return [key for key, value in nodes if holds_lazy(value)]
+    return [key for key, value in td._items() if has_entries(value) and test(value)]
 
 
 def by_parts(td: Any, keys: Sequence[str], operation: Callable[[Any, str | None], Any]) -> Any:
@@ -344,9 +328,7 @@ def with_leaves_as(td: Any, other: Any) -> Any:
             key = unravel_key(td._leaf_keys()[i])
             raise errors.not_expandable(key, leaves[i].shape, targets[i].shape) from None
     dims = len(td._meta.batch_size)
-    sizes: list[torch.Size] = []
-    td._collect_sizes(sizes, None)
     how = How(check=True)
-    if any(1 in size[dims:] for size in sizes):  # leaves may expand those dimensions to different sizes
+    if any(1 in size[dims:] for _, size in td._leaf_places()):  # leaves may expand those dimensions to different sizes
         how = How(size=lambda size: size[:dims], names=lambda names: names and names[:dims], check=True)
     return td._rebuild(iter(leaves), how)

@@ -15,7 +15,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, Names, names_or_none
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.shape_op import normal_dim
 
@@ -92,10 +92,8 @@ def _collapsed(keepdim: bool) -> How:
 
 def batched(td: Any, is_leaf: Any = None) -> list[bool]:
     """Return for each leaf whether it has the batch dimensions of ``td``, which unbatched tensors lack."""
-    sizes: list[torch.Size] = []
-    td._collect_sizes(sizes, is_leaf)
     dims = len(td._meta.batch_size)
-    return [len(size) >= dims for size in sizes]
+    return [len(size) >= dims for _, size in td._leaf_places(is_leaf)]
 
 
 def _each(td: Any, kernel: Kernel, dims: Dims, keepdim: bool, is_leaf: Any = None) -> list[Any]:
@@ -270,6 +268,5 @@ def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
         if new in entries:
             raise KeyError(f"key_transform returns {new!r} for two keys, {key!r} and another; return different names")
         value = td._get(key)
-        nested = isinstance(value, Node) and not value._is_opaque
-        entries[new] = rename_levels(value, rename) if nested else value
+        entries[new] = rename_levels(value, rename) if has_entries(value) else value
     return td._new(entries, Meta(td._meta.batch_size, td._meta.device, td._meta.names))

@@ -37,7 +37,7 @@ def compact(node: Any, name: str) -> str:
     if meta.device is not None and options["show_device"]:
         said.append(f"device={meta.device}")
     exclusive: dict[str, Any] = {}
-    if node._is_lazy_stack and node._inmost() is node:
+    if node._is_lazy_stack:
         said.append(f"stack_dim={node.stack_dim}")
         common = set(node._keys())
         for i, td in enumerate(node.tensordicts):
@@ -71,13 +71,13 @@ def _fields(node: Any, device: torch.device) -> dict[str, Any]:
 
 
 def _entry(node: Any, key: str, device: torch.device) -> Any:
-    inmost = node._inmost()
+    stack = node._lazy_stack
     # of a lazy stack the first element shows the kind of entry: the entries of all may not stack
-    value = (inmost.tensordicts[0] if inmost._is_lazy_stack else node)._peek(key)
-    if inmost._is_lazy_stack and (kinds := mixed(td._peek(key) for td in inmost.tensordicts)):
+    value = (node if stack is None else stack.tensordicts[0])._peek(key)
+    if stack is not None and (kinds := mixed(td._peek(key) for td in stack.tensordicts)):
         return kinds
     if is_leaf_tensor(value):
-        at = device if inmost._reads_copy else value.device  # a stand-in is on the device "meta"
+        at = device if node._reads_copy else value.device  # a stand-in is on the device "meta"
         return _leaf(value, _own_shape(node, key, value), f"@{at}" if at.type != device.type else "")
     if isinstance(value, Tensor):  # an unbatched one
         return _leaf(value, value.shape, "")
@@ -85,7 +85,7 @@ def _entry(node: Any, key: str, device: torch.device) -> Any:
         held = value._entry_value() if type(value) is containers.non_tensor else value
         return type(held).__name__
     kind = value._kind_in(node)
-    if inmost._is_lazy_stack:
+    if stack is not None:
         try:
             value = node._get(key)
         except RuntimeError:  # the nodes differ in batch size

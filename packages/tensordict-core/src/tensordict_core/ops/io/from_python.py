@@ -19,7 +19,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import as_tensor, structured
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.meta import as_batch_size, as_device
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
@@ -61,7 +61,7 @@ def _from_tree(obj: Any, options: BuildOptions) -> Any:
     """Return the tensordict of a structure; an object without fields is returned unchanged."""
     size = options.get("batch_size")
     td = _tree(obj, options.get("device"), None if size is None else as_batch_size(size))
-    if not isinstance(td, Node) or td._is_opaque:
+    if not has_entries(td):
         return td
     if options.get("names") is not None:
         td = td._clone(False)  # nested tensordicts that were given keep their names
@@ -377,7 +377,7 @@ def fromkeys(keys: Iterable[NestedKey], value: Any = 0) -> Any:
     td = containers.dense()
     for key in keys:
         held = td.get(key)
-        if isinstance(held, Node) and not held._is_opaque:
+        if has_entries(held):
             raise errors.start_of_a_key(key)
         td.set(key, value)
     return td

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as registry
 
 from tensordict_core.base.entry import as_tensor
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.io.from_python import sized
 
@@ -50,7 +50,7 @@ def from_pytree(
     [tensor([1., 1.]), {'a': (tensor([2., 2.]), 'text')}]
     """
     td = _pytree_node(pytree)
-    if not isinstance(td, Node) or td._is_opaque:
+    if not has_entries(td):
         return td
     return sized(td, {"auto_batch_size": auto_batch_size or None, "batch_dims": batch_dims, "batch_size": batch_size})
 

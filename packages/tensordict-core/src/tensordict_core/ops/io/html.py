@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.predicates import in_shared_memory
 
 _COLUMNS = ("key", "shape", "dtype", "device", "bytes", "stored in")
@@ -77,15 +77,14 @@ def section(node: Any, title: str, keys: Any) -> Section:
     names = keys(node)
     for key in names:
         entry = node._peek(key)
-        if isinstance(entry, Node) and not entry._is_opaque:
+        if has_entries(entry):
             below.append(section(entry, f"{key} · {type(entry).__name__}", keys))
         else:
             rows.append((key, *_cells(node, key, entry)))
     title = ", ".join([title, *node._repr_short()])
-    inmost = node._inmost()
-    if inmost._is_lazy_stack:
-        title += f", stack_dim={inmost.stack_dim}"
-        exclusive = inmost._exclusive_keys()
+    if (stack := node._lazy_stack) is not None:
+        title += f", stack_dim={stack.stack_dim}"
+        exclusive = stack._exclusive_keys()
         rows += [("", f"exclusive_fields={exclusive}")] if exclusive else []
     count = len(names) - len(below) + sum(one.entries for one in below)
     return Section(title, rows, below, count, _bytes_below(node))
@@ -107,7 +106,7 @@ def _cells(node: Any, key: str, entry: Any) -> Cells:
 
 def _value(node: Any, key: str, entry: Any) -> str:
     """Return the text of an entry that is no tensor: a value with its type."""
-    if not (isinstance(entry, Node) and entry._is_non_tensor) or node._inmost()._is_lazy_stack:
+    if not (isinstance(entry, Node) and entry._is_non_tensor) or node._lazy_stack is not None:
         return str(node._describe(key))
     value = entry._entry_value()
     kind = "list" if isinstance(value, list) else type(value).__name__
@@ -118,9 +117,8 @@ def _value(node: Any, key: str, entry: Any) -> str:
 
 
 def _bytes(node: Any, key: str, entry: Any) -> int:
-    inmost = node._inmost()
-    if inmost._is_lazy_stack:
-        return sum(_bytes(td, key, one) for td in inmost.tensordicts if is_leaf_tensor(one := td._peek(key)))
+    if (stack := node._lazy_stack) is not None:
+        return sum(_bytes(td, key, one) for td in stack.tensordicts if is_leaf_tensor(one := td._peek(key)))
     if isinstance(entry, Tensor) and entry.is_nested:
         return sum(part.nbytes for part in entry.unbind())
     return int(prod(node._shape_of(key)) * entry.dtype.itemsize)
@@ -128,15 +126,14 @@ def _bytes(node: Any, key: str, entry: Any) -> int:
 
 def _bytes_below(node: Any) -> int:
     """Return the size of all tensors of a node; elements of a lazy stack also have entries that others lack."""
-    inmost = node._inmost()
-    if inmost._is_lazy_stack:
-        return sum(map(_bytes_below, inmost.tensordicts))
+    if (stack := node._lazy_stack) is not None:
+        return sum(map(_bytes_below, stack.tensordicts))
     total = 0
     for key in node._keys():
         entry = node._peek(key)
         if is_leaf_tensor(entry):
             total += _bytes(node, key, entry)
-        elif isinstance(entry, Node) and not entry._is_opaque:
+        elif has_entries(entry):
             total += _bytes_below(entry)
     return total
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.rebuild import UNLOCKED
 
 
@@ -60,7 +60,7 @@ def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, .
 def _merge_values(target: Any, key: str, values: list[Any], callbacks: Any, prefix: tuple[str, ...]) -> None:
     """Store the merged value of several nodes under one key; ``target`` may hold a copy of the first."""
     first = values[0]
-    nodes = [value for value in values if isinstance(value, Node) and not value._is_opaque]
+    nodes = [value for value in values if has_entries(value)]
     callback = callbacks.get(unravel_key((*prefix, key))) if isinstance(callbacks, Mapping) else callbacks
     if len(nodes) == len(values) or (callback is None and nodes and nodes[0] is first):
         if target._get(key) is None:
@@ -78,15 +78,13 @@ def _merge_values(target: Any, key: str, values: list[Any], callbacks: Any, pref
 
 def _partial_keys(tds: Sequence[Any]) -> set[str]:
     """Return the keys that only some elements of a lazy stack have."""
-    stacks = [stack for td in tds if (stack := td._inmost())._is_lazy_stack]
-    return {key for stack in stacks for keys in stack._exclusive_keys().values() for key in keys}
+    return {key for td in tds for keys in td._inmost()._exclusive_keys().values() for key in keys}
 
 
 def _merge_elements(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, ...], keys: set[str]) -> None:
     """Merge the entries under keys that only some elements of lazy stacks have, element by element."""
-    stack = target._inmost()
-    if not stack._is_lazy_stack:
-        own = next(own for td in tds if td._is_lazy_stack and (own := td._inmost()._exclusive_keys()))
+    if (stack := target._lazy_stack) is None:
+        own = next(own for td in tds if (own := td._inmost()._exclusive_keys()))
         raise errors.exclusive_keys("merge_tensordicts", own)
     dim, dims = stack.stack_dim, len(stack._meta.batch_size)
     for td in tds:

@@ -191,7 +191,7 @@ def _packable(items: Iterable[tuple[Any, Any]]) -> dict[Any, Tensor]:
                     f"{first.device}; cast or move the tensordict first"
                 )
             leaves[key] = value
-        elif value._inmost()._is_lazy_stack and (exclusive := value._inmost()._exclusive_keys()):
+        elif exclusive := value._inmost()._exclusive_keys():
             raise errors.StackError(
                 f"the elements of the lazy stack{f' {key!r}' if key else ''} have different keys, and pack() needs the "
                 f"same in all of them: only some have {sorted(set().union(*exclusive.values()))}; select the common "

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.predicates import is_tensorclass
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.signature import check_options, with_options
@@ -96,7 +96,7 @@ def of_class(cls: type[Any], td: Any, nested: bool = False) -> Any:
 
 def _refuse_exclusive_keys(node: Any, what: str) -> None:
     """Raise an error for a lazy stack some of whose elements have keys that the result would lack."""
-    if node._is_lazy_stack and node._inmost() is node and (own := node._exclusive_keys()):
+    if own := node._exclusive_keys():
         raise errors.exclusive_keys(what, own)
 
 
@@ -300,7 +300,7 @@ class Conversion(Node):
         entries = {}
         for key, value in input_dict.items():
             own = self._get(key) if type(key) is str and isinstance(value, Mapping) else None
-            if isinstance(own, Node) and not own._is_opaque:
+            if has_entries(own):
                 value = own.from_dict_instance(value, device=options.get("device"))
             entries[key] = value
         given = options.get("auto_batch_size") or any(options.get(k) is not None for k in ("batch_size", "batch_dims"))

@@ -12,7 +12,7 @@ import torch
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_names, check_devices
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.options import current as options
 from tensordict_core.base.shape_op import normal_dim
 
@@ -280,9 +280,9 @@ def _maybe_dense(nodes: list[Any], dim: int) -> Any:
         return _stack_nodes(nodes, dim)
     except errors.StackError:
         keys = list(nodes[0]._keys())
-        below = [key for key in keys if all(_has_entries(node._peek(key)) for node in nodes)]
+        below = [key for key in keys if all(has_entries(node._peek(key)) for node in nodes)]
         same_keys = all(set(node._keys()) == set(keys) for node in nodes)
-        if below and same_keys and not any(node._holds_slices for node in nodes):
+        if below and same_keys and all(node._lazy_stack is None for node in nodes):
             try:
                 rest = stack([node.exclude(*below) for node in nodes], dim)
             except errors.StackError:
@@ -293,7 +293,3 @@ def _maybe_dense(nodes: list[Any], dim: int) -> Any:
                 result._set(key, rest._get(key) if parts is None else _maybe_dense(parts, dim))
             return result
         return lazy_stack(nodes, dim)
-
-
-def _has_entries(value: Any) -> bool:
-    return isinstance(value, Node) and not value._is_opaque

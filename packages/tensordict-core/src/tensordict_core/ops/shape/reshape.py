@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.meta import as_batch_size
-from tensordict_core.base.node import Node
+from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.options import current as options
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import (
@@ -189,7 +189,7 @@ class Shape(Node):
                 "each batch dimension once, and no dimension of the entries"
             )
         normal += tuple(range(len(normal), len(size)))
-        if normal == tuple(range(len(size))) and not self._inmost()._is_lazy_stack:
+        if normal == tuple(range(len(size))) and self._lazy_stack is None:
             return self._unchanged()
         return self._rearranged(Permute(size, normal))
 
@@ -350,7 +350,7 @@ class Shape(Node):
                 f"The end dimension must be greater or equal to the start dim, got {start_dim} to {end_dim}; exchange "
                 "them"
             )
-        if start == end and (inplace or self._inmost()._is_lazy_stack):
+        if start == end and (inplace or self._lazy_stack is not None):
             return self if inplace else self._unchanged()
         new = torch.Size((*size[:start], size[start : end + 1].numel(), *size[end + 1 :]))
         return self._in_place(self._rearranged(Reshape(size, new, True)), inplace)
@@ -404,8 +404,7 @@ class Shape(Node):
             return result
         if self._locked:
             raise errors.locked("the operation replaces entries")
-        if self._holds_slices:
-            stack = self._inmost()
+        if (stack := self._lazy_stack) is not None:
             at = stack.stack_dim
             if at >= len(result._meta.batch_size):
                 raise RuntimeError(
@@ -427,7 +426,7 @@ class Shape(Node):
             return self
         for key in list(result._keys()):
             new, old = result._get(key), self._peek(key)
-            if isinstance(new, Node) and isinstance(old, Node) and not (new._is_opaque or old._is_opaque):
+            if has_entries(new) and has_entries(old):
                 old._in_place(new, True)  # who holds the nested tensordict sees the change
             else:
                 self._set(key, new)

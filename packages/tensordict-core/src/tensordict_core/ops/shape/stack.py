@@ -48,8 +48,7 @@ class Stacking(Node):
         ('LazyStackedTensorDict', 3)
         """
         at = normal_dim(dim, self._meta.batch_size) if self._meta.batch_size else dim
-        inmost = self._inmost()
-        if inmost._is_lazy_stack and inmost.stack_dim == at:
+        if (stack := self._lazy_stack) is not None and stack.stack_dim == at:
             return self
         parts = self.unbind(dim)
         return type(parts[0])._lazy(parts, at) if parts else self
