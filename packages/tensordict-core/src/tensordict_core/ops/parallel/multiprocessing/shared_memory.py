@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from tensordict_core.base import errors
-from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import SAME
 from tensordict_core.ops.cast import pinned
-
-
-def _replace_leaves(node: Any, leaves: Any) -> None:
-    """Replace all leaves by new ones, given in the order of ``_leaves``."""
-    items = getattr(node, "tensordicts", None)
-    if items is not None:
-        for item in items:
-            _replace_leaves(item, leaves)
-        return
-    for key, value in list(node._items()):
-        if is_leaf_tensor(value):
-            node._set(key, next(leaves))
-        elif value._is_opaque:
-            node._set(key, value._rebuild(leaves, SAME))
-        else:
-            _replace_leaves(value, leaves)
 
 
 class SharedMemory(Node):
@@ -83,11 +67,7 @@ class SharedMemory(Node):
                 "pin_memory needs an accelerator that copies from pinned memory, and this machine has none; leave out "
                 "pin_memory"
             )
-        results = iter(pinned(leaves, num_threads))
-        if not inplace:
-            return self._rebuild(results, SAME)
-        _replace_leaves(self, results)
-        return self
+        return self._in_place(self._rebuild(iter(pinned(leaves, num_threads)), SAME), inplace)
 
     def pin_memory_(self, num_threads: int = 0) -> Self:
         """Replace the leaves by copies in pinned memory, as ``pin_memory`` with ``inplace=True``.
