@@ -7,7 +7,7 @@ buffer of bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -60,8 +60,31 @@ def _buckets(td: Any, bucket_bytes: int | None) -> list[Block]:
     return blocks(sorted_leaves(td), limit=bucket_bytes, alone=bucket_bytes)
 
 
-def _nothing() -> None:
-    """Do nothing, for a transfer that needs no last step."""
+def _reduced(
+    td: Any, reduce: Callable[[Tensor], Any], bucket_bytes: int | None, async_op: bool, keeps: bool = False
+) -> list[Transfer]:
+    """Reduce the leaves of a tree block by block.
+
+    Args:
+        td: The tree.
+        reduce: Reduces a block of memory; returns the handle if ``async_op``.
+        bucket_bytes: The size of a block.
+        async_op: Whether the blocks are started at once.
+        keeps: Whether the leaves of this process do not change.
+
+    Returns:
+        The transfers if ``async_op``; else nothing, and the results are in the leaves.
+    """
+    transfers = []
+    for block in _buckets(td, bucket_bytes):
+        # backends may overwrite the memory that they send
+        memory = block.memory.clone() if keeps and not block.joined else block.memory
+        work = reduce(memory)
+        if async_op:
+            transfers.append(Transfer(work, None if keeps else block.read, memory))
+        elif not keeps:
+            block.read()
+    return transfers
 
 
 class Collectives(Node):
@@ -269,18 +292,12 @@ class Collectives(Node):
         NoGroupError: no process group was started; call torch.distributed.init_process_group first
         """
         dist = process_group()
-        kept = dist.get_rank() != dst
         op = dist.ReduceOp.SUM if op is None else op
-        transfers = []
-        for block in _buckets(self, bucket_bytes):
-            # backends may overwrite the memory that they send, and the leaves of the senders must not change
-            memory = block.memory.clone() if kept and not block.joined else block.memory
-            work = dist.reduce(memory, dst, op=op, group=group, async_op=async_op)
-            finish = _nothing if kept else block.read
-            if async_op:
-                transfers.append(Transfer(work, finish, memory))
-            else:
-                finish()
+
+        def reduce(memory: Tensor) -> Any:
+            return dist.reduce(memory, dst, op=op, group=group, async_op=async_op)
+
+        transfers = _reduced(self, reduce, bucket_bytes, async_op, keeps=dist.get_rank() != dst)
         if return_premature and async_op:
             return transfers
         for transfer in transfers:
@@ -308,13 +325,11 @@ class Collectives(Node):
         """
         dist = process_group()
         op = dist.ReduceOp.SUM if op is None else op
-        transfers = []
-        for block in _buckets(self, bucket_bytes):
-            work = dist.all_reduce(block.memory, op=op, group=group, async_op=async_op)
-            if async_op:
-                transfers.append(Transfer(work, block.read, block))
-            else:
-                block.read()
+
+        def reduce(memory: Tensor) -> Any:
+            return dist.all_reduce(memory, op=op, group=group, async_op=async_op)
+
+        transfers = _reduced(self, reduce, bucket_bytes, async_op)
         return transfers if async_op else None
 
 
