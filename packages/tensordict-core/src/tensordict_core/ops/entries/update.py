@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Self
 
@@ -68,37 +69,24 @@ class Updating(InPlaceUpdating):
         """
         source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
         more = {} if source is kwargs else kwargs
-        if self._locked and ignore_lock:
-            with self.unlock_():
-                return self.update(
-                    source,
-                    clone,
-                    inplace,
-                    non_blocking=non_blocking,
-                    keys_to_update=keys_to_update,
-                    is_leaf=is_leaf,
-                    update_batch_size=update_batch_size,
-                    **more,
-                )
         if not (clone or inplace or update_batch_size or more) and keys_to_update is None:
             store = self._storing_all(source)
             if store is not None:
                 store()
                 return self
-        chosen = as_paths(keys_to_update)
-        source, more = restricted(source, chosen), restricted(more, chosen)
-        if update_batch_size and isinstance(source, Node) and self._has_other_sizes(source):
-            if inplace:
-                raise errors.source_batch_size(source._meta.batch_size, self._meta.batch_size, inplace)
-            if more:  # both are checked before the old entries are removed
-                source, more = source.replace(more), {}
-            self._take_batch_sizes(source, chosen)
-        self._check_source(source)
-        plan = UpdatePlan(clone, inplace, non_blocking, is_leaf, self)
-        self._plan_update(source, plan, ())
-        if more:
-            self._plan_update(more, plan, ())
-        plan.run(non_blocking)
+        with self.unlock_() if self._locked and ignore_lock else nullcontext():
+            chosen = as_paths(keys_to_update)
+            source, more = restricted(source, chosen), restricted(more, chosen)
+            if update_batch_size and isinstance(source, Node):
+                if more:  # both are checked before the old entries are removed
+                    source, more = source.replace(more), {}
+                self._take_batch_sizes(source, chosen, inplace)
+            self._check_source(source)
+            plan = UpdatePlan(clone, inplace, non_blocking, is_leaf, self)
+            self._plan_update(source, plan, ())
+            if more:
+                self._plan_update(more, plan, ())
+            plan.run(non_blocking)
         return self
 
     def _check_source(self, source: Any) -> None:
@@ -109,25 +97,17 @@ class Updating(InPlaceUpdating):
             if theirs[:dims] != mine[:dims] and not any(True for _ in source._keys()):
                 raise errors.source_batch_size(theirs, mine, False)
 
-    def _has_other_sizes(self, source: Any) -> bool:
-        """Return whether the batch sizes of a source and this node, or of a tensordict nested in both, differ."""
-        if source._meta.batch_size != self._meta.batch_size:
-            return True
-        return any(mine._has_other_sizes(theirs) for mine, theirs in self._nested_in_both(source))
-
-    def _nested_in_both(self, source: Any) -> list[tuple[Any, Any]]:
-        if source._is_opaque or self._lazy_stack is not None:
-            return []
-        pairs = [(self._peek(key), source._peek(key)) for key in self._keys()]
-        return [(mine, theirs) for mine, theirs in pairs if has_entries(mine) and has_entries(theirs)]
-
-    def _take_batch_sizes(self, source: Any, chosen: list[tuple[str, ...]] | None) -> None:
+    def _take_batch_sizes(self, source: Any, chosen: list[tuple[str, ...]] | None, inplace: bool) -> None:
         """Take over the batch size of a source, or only those of nested tensordicts if they alone differ."""
         if source._meta.batch_size != self._meta.batch_size:
+            if inplace:
+                raise errors.source_batch_size(source._meta.batch_size, self._meta.batch_size, inplace)
             self._take_batch_size(source, chosen)
-            return
-        for mine, theirs in self._nested_in_both(source):
-            mine._take_batch_sizes(theirs, None)
+        elif self._lazy_stack is None:
+            for key in self._keys():
+                mine, theirs = self._peek(key), source._peek(key)
+                if has_entries(mine) and has_entries(theirs):
+                    mine._take_batch_sizes(theirs, None, inplace)
 
     def _take_batch_size(self, source: Any, chosen: list[tuple[str, ...]] | None) -> None:
         """Take over the batch size and metadata of a source that replaces all entries."""
