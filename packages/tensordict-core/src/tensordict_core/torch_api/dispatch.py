@@ -83,7 +83,7 @@ def operand_names(name: str, family: str) -> tuple[str, ...]:
 def register() -> None:
     """Register handlers for the functions of all operation records, then for operators."""
     for spec in operations():
-        if spec.torch_functions:
+        if spec.torch_functions and spec.family in _HANDLERS:
             implements(*spec.torch_functions)(_HANDLERS[spec.family](spec))
     for name, (first, second) in _COMPARISONS.items():
         functions = [getattr(owner, name) for owner in (Tensor, torch) if hasattr(owner, name)]
@@ -201,21 +201,20 @@ def line_up(name: str, operands: tuple[Any, ...]) -> tuple[Any, list[tuple[Any, 
     return td, list(zip(*columns, strict=True)), how
 
 
-def _reduction(spec: OpSpec) -> Callable[..., Any]:
-    """Return the handler of a reduction, whose arguments after the tensordict are those of the method."""
-    name = spec.name
+def as_method(name: str, **renamed: str) -> Callable[..., Any]:
+    """Return a handler that calls the method ``name``; ``renamed`` maps argument names of torch to those of it."""
 
     def handler(*args: Any, out: Any = None, **kwargs: Any) -> Any:
-        td, *rest = _given(("input",), args, kwargs)
-        if not isinstance(td, Node):
-            raise errors.only_first(name, td)
-        return with_out(name, getattr(td, name)(*rest, **kwargs), out)
+        for theirs, ours in renamed.items():
+            if theirs in kwargs:
+                kwargs[ours] = kwargs.pop(theirs)
+        if not args:
+            args = (kwargs.pop("tensor" if "tensor" in kwargs else "input"),)
+        if not isinstance(args[0], Node):
+            raise errors.only_first(name, args[0])
+        return with_out(name, getattr(args[0], name)(*args[1:], **kwargs), out)
 
     return handler
-
-
-def _comparison(spec: OpSpec) -> Callable[..., Any]:
-    return _either_side(spec.name, spec.name, spec.name)
 
 
 _HANDLERS: dict[str, Callable[[OpSpec], Callable[..., Any]]] = {
@@ -223,10 +222,9 @@ _HANDLERS: dict[str, Callable[[OpSpec], Callable[..., Any]]] = {
     "test": _of_each_leaf,
     "binary": _of_two,
     "ternary": _of_three,
-    "reduce": _reduction,
-    "compare": _comparison,
+    "reduce": lambda spec: as_method(spec.name),
 }
-"""The handler of each family of operations."""
+"""The handler of each family of operations; those of comparisons are in `_COMPARISONS`."""
 
 
 def _either_side(name: str, method: str, mirrored: str) -> Callable[..., Any]:

@@ -19,24 +19,7 @@ from tensordict_core.base.registry.torch_functions import find_handler, implemen
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.factories.reduction import over_leaves
 from tensordict_core.ops.shape.combine import cat, stack, write_out
-from tensordict_core.torch_api.dispatch import by_leaf, line_up, with_out
-
-
-def _as_method(name: str, **renamed: str) -> Callable[..., Any]:
-    """Return a handler that calls the method ``name``; ``renamed`` maps argument names of torch to those of it."""
-
-    def handler(*args: Any, out: Any = None, **kwargs: Any) -> Any:
-        for theirs, ours in renamed.items():
-            if theirs in kwargs:
-                kwargs[ours] = kwargs.pop(theirs)
-        if not args:
-            args = (kwargs.pop("tensor" if "tensor" in kwargs else "input"),)
-        if not isinstance(args[0], Node):
-            raise errors.only_first(name, args[0])
-        return with_out(name, getattr(args[0], name)(*args[1:], **kwargs), out)
-
-    return handler
-
+from tensordict_core.torch_api.dispatch import as_method, by_leaf, line_up, with_out
 
 METHODS: tuple[tuple[Any, str, dict[str, str]], ...] = (
     (torch.split, "split", {"split_size_or_sections": "split_size"}),
@@ -96,7 +79,7 @@ LIKE: tuple[Any, ...] = (
 def register() -> None:
     """Register handlers for `METHODS`, `ALIASES` and `LIKE`."""
     for function, name, renamed in METHODS:
-        implements(function)(_as_method(name, **renamed))
+        implements(function)(as_method(name, **renamed))
     for alias, function in ALIASES:
         implements(alias)(cast(Callable[..., Any], find_handler(function)))
     for function in LIKE:
