@@ -15,6 +15,7 @@ import torch
 from tensordict_core.base import errors
 from tensordict_core.base.entry import to_entry_over
 from tensordict_core.base.index import Index
+from tensordict_core.base.meta import Meta
 from tensordict_core.base.node import Node, has_entries, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.write_plan import UpdatePlan, WritePlan, expand_to
@@ -23,7 +24,43 @@ from tensordict_core.containers.custom import CustomContainer, unpickled
 from tensordict_core.ops.indexing import key_path
 
 
-class SubTensorDict(CustomContainer):
+class LiveView(CustomContainer, abstract=True):
+    """A view of a tensordict, its parent: it has the keys and the lock of the parent, and a fixed batch size."""
+
+    __slots__ = ("_annotations", "_holders", "_last_exit", "_meta", "_parent")
+
+    def _show(self, parent: Any, meta: Meta) -> None:
+        """Set the attributes of a view of a tensordict with other metadata."""
+        self._parent = parent
+        self._meta = meta
+        self._holders = None
+        self._annotations = None
+        self._last_exit = None
+
+    @property
+    def _locked(self) -> bool:  # type: ignore[override]  # a slot elsewhere
+        return bool(self._parent._locked)
+
+    def _keys(self) -> Iterable[str]:
+        keys: Iterable[str] = self._parent._keys()
+        return keys
+
+    def _del(self, key: str) -> None:
+        self._parent._del(key)
+
+    def _rename(self, old: str, new: str) -> None:
+        self._parent._rename(old, new)
+
+    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
+        self._parent._move(old, new)
+
+    def _change_batch_size(self, size: torch.Size) -> None:
+        if size != self._meta.batch_size:
+            remedy = "clone() the view to have a tensordict of its own"
+            raise errors.fixed_batch_size(size, self._meta.batch_size, remedy)
+
+
+class SubTensorDict(LiveView):
     """A live view of the part of a tensordict that an index selects; ``td.view_at(index)`` makes one.
 
     Args:
@@ -40,7 +77,7 @@ class SubTensorDict(CustomContainer):
     tensor([0., 1., 0.])
     """
 
-    __slots__ = ("__dict__", "_annotations", "_holders", "_last_exit", "_meta", "_parent", "_part")
+    __slots__ = ("__dict__", "_part")
 
     _makes_entries = True
     _locks_with_parent = True
@@ -49,12 +86,8 @@ class SubTensorDict(CustomContainer):
         self._start_at(source, Index(idx, source._meta.batch_size))
 
     def _start_at(self, parent: Any, part: Index) -> None:
-        self._parent = parent
+        self._show(parent, part.meta(parent._meta))
         self._part = part
-        self._meta = part.meta(parent._meta)
-        self._holders = None
-        self._annotations = None
-        self._last_exit = None
         if not part.gives_views:
             Node._copies_exist = True
 
@@ -126,10 +159,6 @@ class SubTensorDict(CustomContainer):
             if type(index) is str or (type(index) is tuple and key_path(index)):
                 return super().__getitem__(index)
             return self._view_at(Index(index, self._meta.batch_size))
-
-    def _keys(self) -> Iterable[str]:
-        keys: Iterable[str] = self._parent._keys()
-        return keys
 
     def _get(self, key: str) -> Any:
         value = self._parent._peek(key)
@@ -215,15 +244,6 @@ class SubTensorDict(CustomContainer):
             part = Index(part.idx, self._parent._meta.batch_size[:dims])
         return part.then(index)
 
-    def _del(self, key: str) -> None:
-        self._parent._del(key)
-
-    def _rename(self, old: str, new: str) -> None:
-        self._parent._rename(old, new)
-
-    def _move(self, old: tuple[str, ...], new: tuple[str, ...]) -> None:
-        self._parent._move(old, new)  # a view has the keys of its parent
-
     def select(self, *keys: Any, inplace: bool = False, strict: bool = True, as_tensordict: bool = False) -> Any:
         """Return the entries under some keys as a plain tensordict; ``inplace`` removes the others from the parent."""
         if inplace:
@@ -250,16 +270,6 @@ class SubTensorDict(CustomContainer):
 
     def __reduce__(self) -> Any:
         return unpickled, (self._now(),)  # a copy is not locked with the parent
-
-    def _change_batch_size(self, size: torch.Size) -> None:
-        if size != self._meta.batch_size:
-            raise errors.fixed_batch_size(
-                size, self._meta.batch_size, "clone() the view to have a tensordict of its own"
-            )
-
-    @property
-    def _locked(self) -> bool:  # type: ignore[override]  # a slot elsewhere; a view is locked with its parent
-        return bool(self._parent._locked)
 
     def _set_locked(self, locked: bool) -> None:
         if locked != self._locked:
