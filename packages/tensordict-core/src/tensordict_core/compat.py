@@ -14,6 +14,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ContextDecorator
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar, Self
 
@@ -21,11 +22,12 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from tensordict_core.base import errors, keys, ragged
+from tensordict_core.base import keys, ragged
 from tensordict_core.base.index import Index
 from tensordict_core.base.json_form import DTYPES
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
+from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.views import KeysView
 from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.containers.reshaped import ReshapedView
@@ -121,9 +123,7 @@ def wrap_dim(dim: int, shape: Sequence[int] | None, ndim: int | None = None) -> 
     1
     """
     size = torch.Size(shape if shape is not None else [1] * (ndim or 0))
-    if not -len(size) <= dim < len(size):
-        raise errors.bad_dim(dim, size)
-    return dim % len(size)
+    return normal_dim(dim, size)
 
 
 def is_key(value: Any) -> bool:
@@ -197,7 +197,7 @@ def as_bool(text: str) -> bool:
     return value
 
 
-class timeit:
+class timeit(ContextDecorator):
     """Adds up the times of blocks and functions under a name; a context manager and a decorator.
 
     Args:
@@ -217,15 +217,8 @@ class timeit:
         self.name = name
         self._start = 0.0
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a function."""
-
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(self.name):
-                return function(*args, **kwargs)
-
-        return timed
+    def _recreate_cm(self) -> Self:
+        return type(self)(self.name)  # each call has a start of its own
 
     def __enter__(self) -> Self:
         self._start = time.perf_counter()

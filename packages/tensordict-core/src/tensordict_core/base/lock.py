@@ -53,11 +53,8 @@ def _lock(root: Any) -> None:
             if child._locks_with_parent and not child._locked:
                 _undo(locked)
                 raise errors.lock_of_a_view(True)
-        if children and held:
-            holder = weakref.ref(node)
-            for child in children:
-                if not child._locks_with_parent:
-                    _add_holder(child, holder)
+        if held:
+            _hold(node, children)
         for child in children:
             if not child._locked:
                 child._set_locked(True)
@@ -74,10 +71,10 @@ def _undo(nodes: list[Any]) -> None:
                 child._holders = [ref for ref in child._holders if ref() is not node] or None
 
 
-def _hold(node: Any) -> None:
+def _hold(node: Any, children: list[Any]) -> None:
     """Record a locked node as a holder of its child nodes."""
     holder = weakref.ref(node)
-    for child in _children(node):
+    for child in children:
         if not child._locks_with_parent:
             _add_holder(child, holder)
 

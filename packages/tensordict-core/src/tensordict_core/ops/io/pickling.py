@@ -15,7 +15,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from tensordict_core.base.lock import _hold
+from tensordict_core.base.lock import _children, _hold
 from tensordict_core.base.meta import CONSOLIDATED, WAS_LOCKED, Meta
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import may_fuse
@@ -191,7 +191,7 @@ class Serialization(Node):
             else:
                 object.__setattr__(self, name, value)
         if self._locked:
-            _hold(self)
+            _hold(self, _children(self))
 
     def __reduce__(self) -> Any:
         notes = self._annotations or {}
