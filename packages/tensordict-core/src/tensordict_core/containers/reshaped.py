@@ -125,7 +125,7 @@ class ReshapedView(LiveView):
 
     def detach_(self) -> Self:
         """Detach the entries of the source in place, and return the view."""
-        self._source.detach_()
+        self._parent.detach_()
         return self
 
     def memmap_(self, *args: Any, **kwargs: Any) -> Any:
