@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
-from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor
@@ -38,6 +37,9 @@ class Node:
     if not TYPE_CHECKING:
         # hidden from type checkers, which would report attributes that the slots of containers define
         __slots__ = ()
+
+    _is_complete = False
+    """Whether the class, or a base of it, implements all abstract methods."""
 
     _noun = "tensordict"
     """The noun for an instance in error messages."""
@@ -102,8 +104,6 @@ class Node:
         filter_non_tensor_data: Callable[..., Self]
         from_dict_instance: Callable[..., Any]
         get: Callable[..., Any]
-        irecv: Callable[..., Any]
-        is_empty: Callable[..., bool]
         is_memmap: Callable[..., bool]
         is_shared: Callable[..., bool]
         items: Callable[..., Any]
@@ -118,7 +118,6 @@ class Node:
         to_dict: Callable[..., Any]
         to_lazystack: Callable[..., Any]
         to_namedtuple: Callable[..., Any]
-        to_tensordict: Callable[..., Any]
         tolist: Callable[..., Any]
         unbind: Callable[..., tuple[Self, ...]]
         unlock_: Callable[..., Self]
@@ -133,19 +132,15 @@ class Node:
         _get_path_value: Callable[..., Any]
         _in_place: Callable[..., Self]
         _in_shared_memory: Callable[..., bool]
-        _lazy: Callable[..., Any]
         _peek_entry: Callable[..., tuple[Any, str, Any]]
         _plain_value: Callable[..., Any]
         _plan_entry: Callable[..., None]
         _plan_set: Callable[..., Any]
         _plan_value: Callable[..., None]
-        _plan_update: Callable[..., None]
         _plan_write: Callable[..., None]
         _put_device: Callable[..., None]
         _put_entry: Callable[..., None]
         _put_names: Callable[..., None]
-        _store: Callable[..., Any]
-        _as_lazy_as: Callable[..., Any]
         _select_rows: Callable[..., Any]
         _view_at: Callable[..., Any]
         _with_values: Callable[..., dict[Any, Any]]
@@ -171,13 +166,13 @@ class Node:
         ...
         TypeError: the container Node lacks _cat, _clone, _del, ...
         """
-        if any(base in _complete for base in cls.__mro__[1:]):
-            return  # abstract methods of its own are the business of its subclasses
-        names = frozenset().union(*map(_abstract_names, cls.__mro__))
+        if cls._is_complete:
+            return  # subclasses may declare further abstract methods for their own subclasses
+        names = {name for base in cls.__mro__ for name, member in vars(base).items() if _is_abstract(member)}
         missing = sorted(name for name in names if _is_abstract(getattr(cls, name)))
         if missing:
             raise errors.incomplete_container(cls, missing)
-        _complete.add(cls)
+        cls._is_complete = True
 
     # entries ---------------------------------------------------------------------------------------------------------
 
@@ -470,20 +465,6 @@ class Node:
         out: list[Any] = []
         self._collect_aligned(other, out, missing, is_leaf, ())
         return out
-
-
-_abstract: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
-_complete: WeakSet[type] = WeakSet()
-"""The container classes that implement all abstract methods of `Node`; their subclasses inherit them."""
-
-
-def _abstract_names(cls: type) -> frozenset[str]:
-    """Return the abstract methods in the body of a class; cached, because a container has about forty base classes."""
-    names = _abstract.get(cls)
-    if names is None:
-        names = frozenset(name for name, value in vars(cls).items() if _is_abstract(value))
-        _abstract[cls] = names
-    return names
 
 
 def _is_abstract(member: Any) -> bool:
