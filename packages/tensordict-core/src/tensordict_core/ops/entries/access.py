@@ -112,7 +112,7 @@ class Access(Node):
         """Return the error for a nested key without an entry, which names the level that is missing or no node."""
         node: Any = self
         for depth, name in enumerate(path):
-            if depth and not _is_nested(node):
+            if depth and not has_entries(node):
                 return errors.not_a_node(path[:depth], node)
             value = node._get(name)
             if value is None:
@@ -475,11 +475,11 @@ class Access(Node):
                 child = node._get(name)
             except errors.StackError:  # entries of a lazy stack that do not stack have no entries of their own
                 child = node._peek(name)
-                if _is_nested(child):
+                if has_entries(child):
                     raise
             if child is None:
                 raise errors.missing_key(path[: depth + 1], node._keys(), type(self).__name__)
-            if not _is_nested(child):
+            if not has_entries(child):
                 raise errors.not_a_node(path[: depth + 1], child)
             node = child
         return node, path[-1]
