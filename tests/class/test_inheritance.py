@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABCMeta, abstractmethod
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -150,3 +151,53 @@ def test_the_decorator_takes_a_subclass_of_a_tensorclass():
 
     assert Child.__mro__[1] is Parent and Child(torch.zeros(1), torch.ones(1)).y == 1
     assert Cast(torch.zeros(1), torch.tensor(3)).n == 3 and type(Cast(torch.zeros(1)).n) is int
+
+
+def test_a_decorated_class_keeps_its_metaclass():
+    made = []
+
+    class Registering(type):
+        def __init__(cls, name, bases, body):
+            super().__init__(name, bases, body)
+            made.append(cls)
+
+    @tensorclass
+    class Point(metaclass=Registering):
+        x: torch.Tensor
+
+    assert type(Point) is Registering and made[-1] is Point
+    assert Point(torch.arange(3), batch_size=[3])[1].x == 1
+
+    @tensorclass
+    class Further(Point):
+        y: torch.Tensor = None
+
+    assert made[-1] is Further and Further(torch.zeros(1), torch.ones(1), batch_size=[1]).y == 1
+
+
+def test_a_metaclass_that_makes_tensorclasses_is_called_for_subclasses():
+    class Making(type):
+        def __new__(cls, name, bases, body):
+            return tensorclass(super().__new__(cls, name, bases, body))
+
+    class Base(metaclass=Making):
+        def total(self):
+            return self.x.sum()
+
+    class Point(Base):
+        x: torch.Tensor
+
+    assert type(Point) is Making
+    assert Point(torch.arange(3), batch_size=[3]).total() == 3
+
+
+def test_abstract_methods_of_a_decorated_class_with_flags_stay_abstract():
+    @tensorclass(nocast=True)
+    class Abstract(metaclass=ABCMeta):
+        x: torch.Tensor
+
+        @abstractmethod
+        def total(self): ...
+
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract(torch.zeros(1), batch_size=[1])

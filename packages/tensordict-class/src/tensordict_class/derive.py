@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import types
+from abc import ABCMeta
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol
 
@@ -39,7 +40,15 @@ def derive(cls: type[Any], base: type[Any], flags: Mapping[str, Any], name: str 
     body = _body(cls, base)
     name = name or cls.__name__
     body["__qualname__"] = cls.__qualname__.removesuffix(cls.__name__) + name
-    return types.new_class(name, _bases(cls, base), dict(flags), lambda namespace: namespace.update(body))
+    keywords = {**flags, **_metaclass(cls, flags)}
+    return types.new_class(name, _bases(cls, base), keywords, lambda namespace: namespace.update(body))
+
+
+def _metaclass(cls: type[Any], flags: Mapping[str, Any]) -> dict[str, type[Any]]:
+    """Return the metaclass of a class as a class keyword; without one that makes classes itself and gets flags."""
+    meta: Any = type(cls)
+    passes_flags = meta.__new__ in (type.__new__, ABCMeta.__new__) and meta.__init__ is type.__init__
+    return {"metaclass": meta} if passes_flags or not flags else {}
 
 
 def _bases(cls: type[Any], base: type[Any]) -> tuple[type[Any], ...]:
