@@ -95,7 +95,7 @@ def not_a_source(value: Any) -> NotParametersError:
 
 
 def keys_differ(error: KeyError) -> KeysDifferError:
-    """Modules do not have the same parameters."""
+    """Report that modules do not have the same parameters."""
     return KeysDifferError(f"the modules do not have the same parameters and cannot be stacked: {error.args[0]}")
 
 
@@ -119,7 +119,7 @@ def uninitialized(path: tuple[str, ...]) -> RuntimeError:
 
 
 def unlike(path: tuple[str, ...]) -> RuntimeError:
-    """Parameters of different dtypes or ``requires_grad`` cannot be stacked."""
+    """Report that parameters to stack differ in dtype or ``requires_grad``."""
     return RuntimeError(
         f"key {path!r} has parameters of different dtypes or requires_grad, and a stack has one; make them equal, or "
         "pass lazy_stack=True to keep them apart"
@@ -346,7 +346,7 @@ def state_mismatch(name: str, got: Any, expected: Sequence[int]) -> str:
 
 
 def cannot_require_grad(keys: Iterable[Any]) -> RuntimeError:
-    """Integers and bools take no gradients."""
+    """Report that an entry is an integer or a bool, which takes no gradients."""
     return RuntimeError(
         f"the entries {listed(keys)} are not floating-point tensors and cannot require gradients; call "
         "requires_grad_() of the module that holds the parameters, which leaves buffers out"
@@ -354,7 +354,7 @@ def cannot_require_grad(keys: Iterable[Any]) -> RuntimeError:
 
 
 def not_in_place(method: str) -> RuntimeError:
-    """Parameters cannot be replaced by mapped tensors."""
+    """Report that parameters cannot be replaced by mapped tensors."""
     return RuntimeError(
         f"{method} would replace parameters by mapped tensors, which are not trained; use memmap() or memmap_like(), "
         "which return a mapped tensordict"
@@ -362,7 +362,7 @@ def not_in_place(method: str) -> RuntimeError:
 
 
 def parameters_called() -> NotCallableError:
-    """Parameters cannot be called."""
+    """Report that parameters are called."""
     return NotCallableError("TensorDictParams cannot be called; put them into a module with params.to_module(module)")
 
 

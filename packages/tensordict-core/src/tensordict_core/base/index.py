@@ -104,8 +104,11 @@ class Index:
     """An index of the batch dimensions of a root, to be applied to leaves of any rank.
 
     Attributes:
+        batch_size: The batch size of the root.
+        parts: The parts of the index, with masks as positions and without ellipses.
         idx: The index of a leaf, as ``tensor[idx]`` takes it.
         size: The batch size of the result.
+        sources: For each dimension of the result, the dimension of the root that it has the name of, or ``None``.
         gives_views: Whether ``tensor[idx]`` shares memory with the tensor: for integers and slices only.
         is_masked: Whether all its tensors are masks: PyTorch converts a number that is written there.
         rows: The positions along dimension ``at`` if the index selects whole rows there, otherwise ``None``.

@@ -33,7 +33,7 @@ def _pairs(view: _View, node: Any, reads: bool, sort: bool) -> Collection[tuple[
     return sorted(pairs, key=_first) if sort else pairs
 
 
-def _kind(view: _View, value: Any) -> tuple[bool, bool]:
+def _shown_and_opened(view: _View, value: Any) -> tuple[bool, bool]:
     """Return whether a view shows a value, and whether it shows the entries of the value."""
     is_tensor, is_leaf = isinstance(value, Tensor), view.is_leaf
     leaf = is_tensor if is_leaf is None else is_leaf(type(value))
@@ -57,7 +57,7 @@ def _walk_keys(view: _View, tensors: bool, node: Any, prefix: tuple[str, ...], f
             if tensors:
                 found.append(name)
             continue
-        shown, opens = _kind(view, value)
+        shown, opens = _shown_and_opened(view, value)
         if shown:
             found.append(name)
         if opens:
@@ -72,7 +72,7 @@ def _walk_values(view: _View, tensors: bool, node: Any, found: list[Any]) -> lis
             if tensors:
                 found.append(value)
             continue
-        shown, opens = _kind(view, value)
+        shown, opens = _shown_and_opened(view, value)
         if shown:
             found.append(value)
         if opens:
@@ -88,7 +88,7 @@ def _walk_items(view: _View, tensors: bool, node: Any, prefix: tuple[str, ...], 
             if tensors:
                 found.append((name, value))
             continue
-        shown, opens = _kind(view, value)
+        shown, opens = _shown_and_opened(view, value)
         if shown:
             found.append((name, value))
         if opens:
@@ -103,7 +103,7 @@ def _count(view: _View, tensors: bool, node: Any) -> int:
         if type(value) is Tensor:
             found += tensors
             continue
-        shown, opens = _kind(view, value)
+        shown, opens = _shown_and_opened(view, value)
         found += shown
         if opens:
             found += _count(view, tensors, value)
@@ -200,7 +200,7 @@ class KeysView(_View):
         if len(path) != 1 and not self.include_nested:
             return False
         value = self.td._peek_path(path)
-        return value is not None and _kind(self, value)[0]
+        return value is not None and _shown_and_opened(self, value)[0]
 
     def __eq__(self, other: object) -> bool:
         return set(self) == set(other) if hasattr(other, "__iter__") else NotImplemented

@@ -225,7 +225,7 @@ class WritePlan:
     def _check_leaves(
         self, keys: Sequence[NestedKey], targets: Sequence[Tensor], sources: list[Tensor], fuse: bool
     ) -> bool:
-        # (one call a leaf; reading two shapes costs half as much again, and a tracer follows only that)
+        # one call for each leaf, because reading two shapes takes half as long again; tracers follow only the latter
         if not (fuse and all(map(_is_same_size, targets, sources))):
             for i, (target, source) in enumerate(zip(targets, sources, strict=True)):
                 if target.shape != source.shape:

@@ -91,7 +91,7 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     example = f'>>> TensorDict({{"a": torch.ones(1)}}).{name}().dtype\n    {dtype}'
     if dtype is torch.complex32:  # torch warns that this dtype is experimental, so the example converts no tensor
         example = ">>> TensorDict({}).complex32().is_empty()\n    True"
-    method.__doc__ = f"""Every leaf cast to `{dtype}`; leaves that have it are shared.
+    method.__doc__ = f"""Return every leaf cast to `{dtype}`; leaves that have it are shared.
 
     Args:
         cast_filter: A function that is called with the key (a tuple) and the leaf; leaves for which it is false keep

@@ -162,7 +162,7 @@ class BatchDimChange(NamedTuple):
         return torch.Size((*size[:dim], self.size, *size[dim:]))
 
     def renamed(self, names: Names) -> Names:
-        """Dim names after the change; ``None`` where the dimension is not certain."""
+        """Return dim names after the change; ``None`` where the dimension is not certain."""
         if names is None or len(self.dims) > 1:
             return None
         dim = self.dims[0]

@@ -309,7 +309,7 @@ class _Unflattening:
         return stand_in if self.is_numbers else UnbatchedTensor._make(context.extra[0], Meta(stand_in.shape))
 
     def value(self, context: FlattenContext) -> Any:
-        """Non-tensor data, with the batch size that it had."""
+        """Return non-tensor data with the batch size that they had."""
         if context.kind == "NonTensorStack":
             return NonTensorStack._make(context.extra, context.meta)
         value, metadata = context.extra
@@ -380,7 +380,7 @@ def _fitted(node: Any, old: torch.Size, new: torch.Size, change: BatchDimChange 
 
 
 def _value_in_vmap(node: Any, change: BatchDimChange, how: How) -> Any:
-    """Non-tensor data whose values along the mapped dimension become one `Mapped` list, or are spread out again."""
+    """Return non-tensor data with the values along the mapped dimension in one `Mapped` list, or spread out again."""
     meta, dim = how.meta(node._meta), change.dims[0]
     if not change.gained and not node._is_shared:
         columns = zip(*(part._flat_values() for part in node._unbind(dim)), strict=True)

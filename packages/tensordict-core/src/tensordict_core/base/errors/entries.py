@@ -26,6 +26,11 @@ def incomplete_container(cls: type, missing: Sequence[str]) -> TypeError:
     )
 
 
+def _short(key: Any) -> Any:
+    """Return the name in a path of one level, and any other key unchanged."""
+    return key[0] if isinstance(key, tuple) and len(key) == 1 else key
+
+
 def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> KeyError:
     """Report that a key is missing; the message suggests similar keys."""
     names = [str(k) for k in keys]
@@ -33,7 +38,7 @@ def missing_key(key: Any, keys: Iterable[Any], where: str = "TensorDict") -> Key
     near = difflib.get_close_matches(wanted, names, n=3)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; use get(key, default) for an optional key"
     shown = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    only = _short(key)
     quoted = f'"{only}"' if isinstance(only, str) else repr(only)
     return KeyError(f"key {quoted} not found in {where} with keys [{shown}]{hint}")
 
@@ -45,10 +50,7 @@ def existing_key(key: Any, remedy: str = "pass safe=False to replace it") -> Exi
 
 def keys_mismatch(only_left: Iterable[Any], only_right: Iterable[Any]) -> KeyError:
     """Report that two operands do not have the same leaves."""
-    left, right = (
-        sorted(str(key[0] if isinstance(key, tuple) and len(key) == 1 else key) for key in keys)
-        for keys in (only_left, only_right)
-    )
+    left, right = (sorted(str(_short(key)) for key in keys) for keys in (only_left, only_right))
     parts = [f"only the first has {left}"] * bool(left) + [f"only the second has {right}"] * bool(right)
     return KeyError(
         f"keys in tensordicts mismatch: {' and '.join(parts)}; "
@@ -80,7 +82,7 @@ def empty_key() -> NotAKeyError:
 def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
     """Report that a nested key passes through a leaf."""
     return KeyThroughLeafError(
-        f"{key[0] if len(key) == 1 else key!r} is a {type(value).__name__}, not a tensordict, and has no entries; "
+        f"{_short(key)!r} is a {type(value).__name__}, not a tensordict, and has no entries; "
         "delete that entry or use another key"
     )
 
@@ -88,14 +90,14 @@ def not_a_node(key: Any, value: Any) -> KeyThroughLeafError:
 def unbatched_at(path: Any) -> RuntimeError:
     """Report that an unbatched tensor is written at an index."""
     return RuntimeError(
-        f"key {path[0] if len(path) == 1 else path!r} is an unbatched tensor, which has no batch dimensions and is not "
+        f"key {_short(path)!r} is an unbatched tensor, which has no batch dimensions and is not "
         "written at an index; write to its .tensor, or replace it with set()"
     )
 
 
 def in_the_way(key: Any, value: Any) -> KeyThroughLeafError:
     """Report that a value is stored under a nested key that passes through a leaf."""
-    name = key[0] if len(key) == 1 else key
+    name = _short(key)
     return KeyThroughLeafError(
         f"The entry {name} is already present in tensordict, where {name!r} is a {type(value).__name__}, not a "
         "tensordict, and has no entries; delete that entry or use another key"
@@ -104,8 +106,9 @@ def in_the_way(key: Any, value: Any) -> KeyThroughLeafError:
 
 def start_of_a_key(key: Any) -> KeyError:
     """Report that a key is the start of another key, and its value has no entries."""
-    name = key[0] if isinstance(key, tuple) and len(key) == 1 else key
-    return KeyError(f"key {name!r} is already present in the tensordict, with entries of its own; give one of them")
+    return KeyError(
+        f"key {_short(key)!r} is already present in the tensordict, with entries of its own; give one of them"
+    )
 
 
 def batch_mismatch(key: Any, shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:

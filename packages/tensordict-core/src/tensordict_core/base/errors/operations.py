@@ -38,7 +38,7 @@ def holds_itself(key: Any) -> ValueError:
 
 
 def indices_differ(shapes: Iterable[Sequence[int]]) -> IndexError:
-    """Index tensors cannot be broadcast together."""
+    """Report that index tensors cannot be broadcast together."""
     return IndexError(
         f"index tensors of the shapes {[list(shape) for shape in shapes]} cannot be broadcast together; "
         "give them one shape, or index in two steps"
@@ -83,7 +83,7 @@ def bad_dim(dim: int, batch_size: Sequence[int], extra: int = 0, rule: str = "")
 
 
 def bad_index_count(count: int, batch_size: Sequence[int], rule: str = "") -> IndexCountError:
-    """More indices than batch dimensions."""
+    """Report that there are more indices than batch dimensions."""
     rule = rule and f"{rule}; "
     if not batch_size:
         return IndexCountError(
@@ -144,7 +144,7 @@ def several_values(values: Sequence[Any]) -> AttributeError:
 
 
 def values_shape(got: Sequence[int], expected: Sequence[int], *, one: bool = False) -> RuntimeError:
-    """Non-tensor data have different batch sizes, or several values are written in place over a single one."""
+    """Report that batch sizes of non-tensor data differ, or that several values are written over one in place."""
     if one and list(got) == list(expected):
         return RuntimeError(
             f"NonTensorData of batch size {list(expected)} has one value for all positions and cannot take several in "
@@ -223,12 +223,12 @@ def source_batch_size(got: Sequence[int], expected: Sequence[int], inplace: bool
 
 
 def bad_out(what: str, out: Any) -> TypeError:
-    """``out`` is not a tensordict."""
+    """Report that ``out`` is not a tensordict."""
     return TypeError(f"{what} writes into a tensordict as out, got {type(out).__name__}; pass a tensordict or None")
 
 
 def bool_alpha(what: str) -> RuntimeError:
-    """``alpha`` is a bool, and an operand is not."""
+    """Report that ``alpha`` is a bool, and an operand is not."""
     return RuntimeError(f"{what} takes a bool as alpha for bool leaves only, as torch.{what}; pass a number")
 
 

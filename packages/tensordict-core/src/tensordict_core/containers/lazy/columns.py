@@ -92,7 +92,7 @@ def check_padding_side(side: str) -> None:
 
 
 def stacked_lists(columns: Sequence[Any], dim: int) -> list[Any]:
-    """Nested lists as one, the new dimension at ``dim``; ``None`` fills the positions that a shorter list lacks.
+    """Return nested lists as one, with a new dimension at ``dim``; ``None`` fills the positions that a list lacks.
 
     >>> stacked_lists([["a"], ["b", "c"]], 0), stacked_lists([["a"], ["b", "c"]], 1)
     ([['a'], ['b', 'c']], [['a', 'b'], [None, 'c']])

@@ -19,7 +19,7 @@ from tensordict_core.ops.shape.combine import cat_nodes, stack_nodes
 
 
 def _rows(td: Any, dims: int) -> list[Any]:
-    """Every position of the first ``dims`` batch dimensions as a tensordict without them."""
+    """Return every position of the first ``dims`` batch dimensions as a tensordict without them."""
     if not dims:
         return [td]
     return [row for part in td._unbind(0) for row in _rows(part, dims - 1)]
