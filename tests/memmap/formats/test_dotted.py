@@ -13,8 +13,10 @@ from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict, la
 from tensordict_memmap import MemoryMappedTensor, from_safetensors, load_memmap, to_safetensors
 from tensordict_memmap.formats.safetensors import dotted_names as dotted
 from tensordict_memmap.formats.safetensors.describe import RECORD, describe
-from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, keys_of
+from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names
+from tensordict_memmap.formats.safetensors.parse import schema_of
 from tensordict_memmap.formats.safetensors.plain import describe_plain
+from tensordict_memmap.schema.node import leaves
 from tensordict_memmap.schema.plan import plan
 
 
@@ -201,7 +203,7 @@ def test_a_part_and_a_load_without_a_lock_go_by_names_too(tmp_path):
 @given(st.lists(st.text("ab.", max_size=6), unique=True, max_size=12))
 def test_each_tensor_is_under_the_key_of_its_name_and_none_is_lost(names):
     tensors = {name: torch.tensor(number) for number, name in enumerate(names)}
-    td, found = by_names(tensors), keys_of(names)
+    td, found = by_names(tensors), {leaf.file: leaf.key for leaf in leaves(schema_of(names))}
     for name, tensor in tensors.items():
         key = found[name]
         beginnings = [".".join(key[:count]) for count in range(1, len(key))]

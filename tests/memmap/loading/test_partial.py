@@ -117,6 +117,41 @@ def test_keys_go_on_from_a_nested_key(saved):
         load_memmap(saved, subpath=("encoder", "nothing"))
 
 
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "shards", "x.tdz", "x.bin"])
+def test_elements_of_a_lazy_stack_are_parts_that_load_alone(tmp_path, name):
+    elements = [TensorDict({"i": torch.full((2, 3), n), "in": {"j": torch.full((2,), n)}}, [2]) for n in range(3)]
+    td, path = TensorDict({"lazy": TensorDict.lazy_stack(elements, 1)}, [2]), tmp_path / name
+    if name == "x.bin":
+        td.consolidate(path)
+    else:
+        td.save(path, **({"format": "safetensors", "shard_size": 1} if name == "shards" else {}))
+    one = load_memmap(path, subpath=("lazy", "1"))
+    assert one.batch_size == (2,) and (one == elements[1]).all()
+    assert keys(load_memmap(path, subpath="lazy/2/in")) == {"j"}
+    assert torch.equal(load_memmap(path, subpath=("lazy", "2", "in", "j")), elements[2]["in", "j"])
+    assert keys(load_memmap(path, subpath=("lazy", "1"), keys="in")) == {("in", "j")}
+    for missing in (("lazy", "3"), ("lazy", "x"), ("lazy", "1", "k"), ("lazy", "1", "i", "j")):
+        with pytest.raises(KeyError, match=f"{missing[-1]}"):
+            load_memmap(path, subpath=missing)
+
+
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz"])
+def test_all_keys_of_a_stack_whose_elements_have_others_are_chosen(tmp_path, name):
+    td = TensorDict({"lazy": TensorDict.lazy_stack([TensorDict({"a": 1, "b": 2}), TensorDict({"a": 3})])})
+    td.save(tmp_path / name)
+    assert [keys(one) for one in load_memmap(tmp_path / name, keys="**")["lazy"].tensordicts] == [{"a", "b"}, {"a"}]
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "x.bin"])
+def test_a_part_of_one_file_has_no_path_of_its_own(tmp_path, name):
+    td, path = TensorDict({"a": {"b": torch.ones(2), "text": "x"}}), tmp_path / name
+    td.consolidate(path) if name == "x.bin" else td.save(path)
+    part = load_memmap(path, subpath="a", mode="r+")
+    assert part.saved_path is None and part["text"] == "x"
+    part["b"].zero_()
+    assert load_memmap(path)["a", "b"].sum() == 0
+
+
 @pytest.mark.parametrize("bad", [[], [()], [3], 3.5, [("a", 3)]])
 def test_invalid_patterns_are_refused(saved, bad):
     with pytest.raises((TypeError, ValueError)):

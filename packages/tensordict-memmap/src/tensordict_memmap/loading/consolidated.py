@@ -13,9 +13,10 @@ from tensordict_core.extension import annotate
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.consolidated import FIELDS, Exact, end_of_leaves, parse, parse_extra
+from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.build import build
-from tensordict_memmap.tensor.mapping import Mapping, check_mode, open_file
+from tensordict_memmap.schema.build import build_part
+from tensordict_memmap.tensor.mapping import Mapping, open_file
 
 
 def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> Any:
@@ -33,17 +34,23 @@ def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> A
     >>> from_consolidated("three.bin")["a"]
     tensor([0, 1, 2])
     """
-    check_mode(mode)
+    return load_consolidated(filename, LoadRequest(mode=mode))
+
+
+def load_consolidated(filename: str | os.PathLike[str], request: LoadRequest) -> Any:
+    """Open the requested part of a consolidated file, on the CPU and with all rows."""
     where = os.path.abspath(filename)
     with gc_paused():
-        record, exact, mapping = _open(where, mode)
-        schema = parse(record, exact, mapping.buffer, mapping.nbytes, where)
+        record, exact, mapping = _open(where, request.mode or "r")
+        part = request.part_of(parse(record, exact, mapping.buffer, mapping.nbytes, where))
+        device = torch.device("cpu") if _has_device(record) else None
         try:
-            made = build(schema, attrgetter("source"), device=torch.device("cpu") if _has_device(record) else None)
+            made = build_part(part, attrgetter("source"), device=device, cls=request.wrapper)
         except ValueError as error:
             error.add_note(f"while opening {where}")
             raise
-    annotate(made, "consolidated", bytes_of(mapping))
+    if not request.only:
+        annotate(made, "consolidated", bytes_of(mapping))
     return made
 
 

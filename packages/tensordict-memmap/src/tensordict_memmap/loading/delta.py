@@ -25,11 +25,10 @@ from tensordict_memmap.formats.safetensors.delta import DELTA, DeltaRecord, Delt
 from tensordict_memmap.formats.safetensors.describe import describe
 from tensordict_memmap.loading.detect import format_of
 from tensordict_memmap.loading.request import LoadRequest
-from tensordict_memmap.loading.safetensors import Opened, chosen_part, map_file
+from tensordict_memmap.loading.safetensors import Chosen, Opened, choose, map_file
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import plan
-from tensordict_memmap.schema.prune import Part
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, recorded_checksums
 from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.verify import damaged
@@ -71,7 +70,7 @@ class Base:
 
 def resolve(
     path: str, opened: Opened, request: LoadRequest, *, open_tree: OpenTree
-) -> tuple[list[Opened], Part | None]:
+) -> tuple[list[Opened], Chosen | None]:
     """Open the full save that a delta describes; return its opened files and the requested part.
 
     Args:
@@ -91,9 +90,8 @@ def resolve(
             "with convert(delta, target)"
         )
     record = DeltaRecord.loads(metadata[DELTA], path)
-    choice = request.choice
-    part = None if choice is None else chosen_part(record.tensors, metadata, choice, path)
-    wanted = None if part is None else set(part.taken)
+    chosen = choose(record.tensors, metadata, request, path) if request.is_partial else None
+    wanted = None if chosen is None else chosen.taken
     tensors, _ = _whole(path, views, record, wanted, open_tree)
     if request.verify == "full":
         expected = {name: one.checksum for name, one in record.tensors.items() if name in tensors}
@@ -102,7 +100,7 @@ def resolve(
         if bad:
             raise damaged(bad, f"{path} or its base")
     texts = {name: text for name, text in metadata.items() if name != DELTA}
-    return [(tensors, texts)], part
+    return [(tensors, texts)], chosen
 
 
 def open_base(path: str | os.PathLike[str], *, open_tree: OpenTree) -> Base:

@@ -18,8 +18,7 @@ from typing import Any
 import orjson
 import torch
 
-from tensordict_core import LazyStackedTensorDict
-from tensordict_core.extension import TensorCollection, annotate, annotation
+from tensordict_core.extension import annotate
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.syscalls import read_file
 from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE
@@ -28,7 +27,7 @@ from tensordict_memmap.formats.oldest import META_PT, parse_oldest
 from tensordict_memmap.formats.parse_tree import parse
 from tensordict_memmap.loading import delta
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener
-from tensordict_memmap.loading.consolidated import from_consolidated
+from tensordict_memmap.loading.consolidated import load_consolidated
 from tensordict_memmap.loading.detect import opened
 from tensordict_memmap.loading.eager import in_memory, is_worth_reading
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
@@ -37,10 +36,10 @@ from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.loading.unpickle import unpickle
 from tensordict_memmap.remote.urls import is_remote
-from tensordict_memmap.schema.build import build, remember_file
-from tensordict_memmap.schema.node import WRAPPED, Dense, Leaf, Node, Parts, Value, leaves, nearest, nodes, show
+from tensordict_memmap.schema.build import build_part, remember_file
+from tensordict_memmap.schema.node import Leaf, Node, Value, leaves, nodes, show
 from tensordict_memmap.schema.plan import plan
-from tensordict_memmap.schema.select import prune, row_runs, select, take_rows
+from tensordict_memmap.schema.select import Part, row_runs, take_rows
 from tensordict_memmap.storage import ownership
 from tensordict_memmap.storage.manifest import NAME, Manifest
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
@@ -74,9 +73,9 @@ def describe(path: str | os.PathLike[str], request: LoadRequest) -> Node | Leaf:
 
 def _describe_as(path: str | os.PathLike[str], request: LoadRequest, format: str) -> Node | Leaf:
     if format == TREE:
-        return read_folder(path, lambda folder: _read_tree(folder, request)[1])
+        return read_folder(path, lambda folder: _read_tree(folder, request)[1].entry)
     if format == ARCHIVE:
-        return _read_tree(Archive(os.path.abspath(path), mode=request.mode), request)[1]
+        return _read_tree(Archive(os.path.abspath(path), mode=request.mode), request)[1].entry
     if format == SAFETENSORS:  # mapping reads no data either, and nested tensors of every layout can be mapped
         request = replace(request, device=None)
     return _record(_open_as(path, request, format), request)
@@ -123,12 +122,10 @@ def _open_as(path: str | os.PathLike[str], request: LoadRequest, format: str) ->
                 f"verify='full' compares checksums, and consolidated files such as {os.fspath(path)} hold none; load "
                 "it with verify='size', and save it in another format with checksum=True"
             )
-        whole = from_consolidated(path, mode=request.mode or "r")
-        if request.device is not None and request.device.type != "cpu":
-            whole = whole.to(request.device, non_blocking=request.non_blocking)
-        return _chosen(whole, request, ("consolidated",))
-    whole = open_packed(path, request)
-    return _chosen(whole, request, ("saved_path", "mode"))
+        loaded = load_consolidated(path, request)
+        moves = request.device is not None and request.device.type != "cpu"
+        return loaded.to(request.device, non_blocking=request.non_blocking) if moves else loaded
+    return open_packed(path, request)
 
 
 # --- files of one mapping
@@ -143,41 +140,6 @@ def open_tree(path: str) -> Any:
     """Open a folder that deltas are based on: copy-on-write, with None in place of pickled values."""
     request = LoadRequest(mode="r", allow_pickle=None)
     return read_folder(path, lambda folder: open_folder(folder, request))
-
-
-def _chosen(whole: Any, request: LoadRequest, notes: tuple[str, ...]) -> Any:
-    """Return the requested part of a loaded tensordict; ``notes`` are the annotations that it keeps."""
-    chosen = whole
-    if request.cls is not None and _is_wrapper(request.cls) and not isinstance(chosen, request.cls):
-        chosen = request.cls._from_disk_form({}, {WRAPPED: chosen})
-    if request.only:
-        for name in request.only:
-            chosen = _entry(chosen, name)
-        if chosen is None:
-            near = nearest(request.only[0], whole.keys())
-            raise KeyError(f"no entry {show(request.only)} was saved there; the nearest are {near}")
-    if request.selection is not None:
-        if isinstance(chosen, torch.Tensor):
-            raise _keys_of_a_tensor()
-        chosen = select(chosen, request.selection)
-        for name in notes:
-            annotate(chosen, name, annotation(whole, name))
-    return chosen
-
-
-def _entry(node: Any, name: str) -> Any:
-    """Return the entry of a node, or the element of a lazy stack by its number; None if there is none."""
-    if not isinstance(node, TensorCollection):
-        return None
-    inmost = node._inmost()
-    if name in inmost._keys():
-        return inmost._get(name)
-    elements = inmost.tensordicts if isinstance(inmost, LazyStackedTensorDict) else []
-    return elements[int(name)] if name.isascii() and name.isdigit() and int(name) < len(elements) else None
-
-
-def _keys_of_a_tensor() -> KeyError:
-    return KeyError("keys= chooses entries of a tensordict, and subpath= leads to a tensor; leave one of them out")
 
 
 # --- files elsewhere
@@ -214,14 +176,14 @@ def _from_remote(save: RemoteSave, request: LoadRequest) -> Any:
         return loaded
     unmoved = request if request.is_meta else replace(request, device=None)
     if folder is None:
-        loaded = _chosen(load_remote_packed(save, unmoved), unmoved, ())
+        loaded = load_remote_packed(save, unmoved)
     else:
         if not request.only:
             folder.prefetch()
         node = _parse(folder, request.only)
         for leaf in leaves(node):
             leaf.alias = save.aliases.get(leaf.file)
-        part = _part(node, request)
+        part = request.part_of(node)
         unpickle(node, functools.partial(_unpickled, folder), folder.root, request.allow_pickle)
         loaded = _built(part, RemoteOpener(folder, device=unmoved.device), unmoved, None)
     if request.rows is not None:
@@ -251,7 +213,7 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
 # --- trees and archives
 
 
-def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Node, Node | Leaf, Manifest | None]:
+def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Node, Part, Manifest | None]:
     """Return the schema of a save, its requested part, and the manifest if it adds to the schema."""
     manifest = None
     with gc_paused():
@@ -261,7 +223,7 @@ def _read_tree(folder: SavedFolder | Archive, request: LoadRequest) -> tuple[Nod
             manifest = folder.count(_find_manifest(folder.root))
             node = _parse(folder, request.only)
             _tie(node, manifest, folder.root)
-        return node, _part(node, request), manifest
+        return node, request.part_of(node), manifest
 
 
 def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
@@ -273,7 +235,7 @@ def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
         if request.verify == "full":
             folder.verify()
         if mode == "r+":
-            _refuse_compressed(folder, part)
+            _refuse_compressed(folder, part.holder)
         opener: LeafOpener = ArchiveOpener(folder, device=request.device, non_blocking=request.non_blocking)
     else:
         if request.verify == "full":
@@ -291,14 +253,14 @@ def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
         opener.is_listed = functools.partial(_is_listed, root)
     unpickle(node, functools.partial(_unpickled, folder), folder.root, request.allow_pickle)
     loaded = _built(part, opener, request, None if archived else Path(root))
-    if archived and opener.device is None and not isinstance(part, Leaf):  # its parts have no path of their own
+    if archived and opener.device is None and not isinstance(part.entry, Leaf):  # its parts have no path of their own
         remember_file(loaded, Path(root), mode)
     return loaded
 
 
-def _refuse_compressed(archive: Archive, part: Node | Leaf) -> None:
+def _refuse_compressed(archive: Archive, part: Node) -> None:
     """Refuse to open compressed entries for writing, because writes would not change the file."""
-    for leaf in [part] if isinstance(part, Leaf) else leaves(part):
+    for leaf in leaves(part):
         member = archive.members.get(leaf.file)
         if member is not None and not member.stored:
             raise RuntimeError(
@@ -307,37 +269,15 @@ def _refuse_compressed(archive: Archive, part: Node | Leaf) -> None:
             )
 
 
-def _part(node: Node, request: LoadRequest) -> Node | Leaf:
-    """Return the requested part of a schema."""
-    part: Node | Leaf = node
-    for depth, key in enumerate(request.only, 1):
-        part = _below(part, key)
-        if isinstance(part, Leaf) and depth < len(request.only):
-            raise KeyError(
-                f"there is nothing below key {show(part.key)}, which is a tensor; leave {request.only[depth:]} out"
-            )
-    if request.selection is None:
-        return part
-    if isinstance(part, Leaf):
-        raise _keys_of_a_tensor()
-    return prune(part, request.selection)
-
-
-def _built(part: Node | Leaf, opener: LeafOpener, request: LoadRequest, saved: Path | None) -> Any:
+def _built(part: Part, opener: LeafOpener, request: LoadRequest, saved: Path | None) -> Any:
     """Return the tensordict or tensor over the files."""
-    if isinstance(part, Leaf):
-        return opener(part)
-    found = list(leaves(part))
+    found = list(leaves(part.holder))
     if saved is not None and opener.device is None:
         check_mappable(len(found), opener.root)
     opener.ties = any(leaf.alias is not None for leaf in found)
-    known = request.cls if request.cls is not None and _is_wrapper(request.cls) else None
     device = request.device or torch.device("cpu")
     with gc_paused(short=device.type in ("cpu", "meta")):
-        loaded = build(part, opener, saved=saved, device=device, fallback=known)
-    if known is not None and isinstance(part, Dense):
-        loaded = known._from_disk_form({}, {WRAPPED: loaded})
-    return loaded
+        return build_part(part, opener, saved=saved, device=device, cls=request.wrapper)
 
 
 def _parse(folder: SavedFolder | RemoteFolder, only: tuple[str, ...]) -> Node:
@@ -350,16 +290,6 @@ def _parse(folder: SavedFolder | RemoteFolder, only: tuple[str, ...]) -> Node:
             f"{folder.root} has no {META}, so it is not a saved tensordict; pass the path that it was saved to"
         )
     raise FileNotFoundError(f"no saved tensordict at {folder.root}; give the path that it was saved to")
-
-
-def _below(node: Node | Leaf, key: str) -> Node | Leaf:
-    while isinstance(node, Parts) and WRAPPED in node.parts:
-        node = node.parts[WRAPPED]
-    table: dict[str, Any] = node.entries if isinstance(node, Dense) else node.parts if isinstance(node, Parts) else {}
-    if key not in table:
-        raise KeyError(f"no entry {key!r} was saved there; the nearest are {nearest(key, table)}")
-    found: Node | Leaf = table[key]
-    return found
 
 
 def _find_manifest(root: str) -> Manifest | None:
@@ -414,9 +344,3 @@ def _unpickled(folder: SavedFolder | Archive | RemoteFolder, value: Value) -> An
     is_archive = data[:2] == b"PK"  # what torch.save writes
     content = torch.load(io.BytesIO(data), weights_only=False) if is_archive else pickle.loads(data)
     return content["data"] if not value.stack and isinstance(content, dict) and "data" in content else content
-
-
-def _is_wrapper(cls: type[Any]) -> bool:
-    """Return whether a class wraps a tensordict, as tensorclasses do."""
-    own, default = getattr(cls, "_from_disk_form", None), TensorCollection._from_disk_form
-    return own is not None and getattr(own, "__func__", None) is not getattr(default, "__func__", None)

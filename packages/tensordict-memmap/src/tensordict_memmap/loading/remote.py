@@ -211,14 +211,14 @@ class RemoteOpener(LeafOpener):
 
 def load_remote_packed(save: RemoteSave, request: LoadRequest) -> Any:
     """Build the tensordict of remote safetensors files: read their headers and reserve memory for the tensors."""
-    where, part = save.url, None
+    where, chosen = save.url, None
     if save.is_file or INDEX_NAME not in save.files:
         opened = [_open(save, "" if save.is_file else SINGLE_NAME)]
     else:
         where += f"/{INDEX_NAME}"
         document = save.store.read(save.stored_path(INDEX_NAME)) or b""
-        opened, part = open_shards(where, document, lambda name: _open(save, name), request.choice)
-    return assembled(opened, part, where, request, save.reader.read)
+        opened, chosen = open_shards(where, document, lambda name: _open(save, name), request)
+    return assembled(opened, chosen, where, request, save.reader.read)
 
 
 def _open(save: RemoteSave, path: str) -> Opened:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from tensordict_memmap.schema.prune import Choice
-from tensordict_memmap.schema.select import Keys, Rows, Selection
+from tensordict_core.extension import TensorCollection
+from tensordict_memmap.schema.node import Node
+from tensordict_memmap.schema.select import Keys, Part, Rows, Selection, part_of
 from tensordict_memmap.storage.verify import check_level
 from tensordict_memmap.tensor.mapping import check_mode
 
@@ -68,9 +69,24 @@ class LoadRequest:
             )
 
     @property
-    def choice(self) -> Choice | None:
-        """The requested keys; None if all entries are requested."""
-        return Choice(self.only, self.selection) if self.only or self.selection is not None else None
+    def is_partial(self) -> bool:
+        """Whether only some entries are requested."""
+        return bool(self.only) or self.selection is not None
+
+    def part_of(self, schema: Node) -> Part:
+        """Return the requested part of a schema, which is pruned in place.
+
+        Raises:
+            KeyError: It has no such entry.
+        """
+        return part_of(schema, self.only, self.selection)
+
+    @property
+    def wrapper(self) -> type[Any] | None:
+        """The class for a root whose own is not registered, if it wraps a tensordict as tensorclasses do."""
+        own, default = getattr(self.cls, "_from_disk_form", None), TensorCollection._from_disk_form
+        wraps = own is not None and getattr(own, "__func__", None) is not getattr(default, "__func__", None)
+        return self.cls if wraps else None
 
     @property
     def private(self) -> LoadRequest:

@@ -6,6 +6,7 @@ not the whole file. A folder of shards is opened through its index; the files th
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import os
@@ -14,7 +15,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -25,7 +26,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.delta import DELTA
 from tensordict_memmap.formats.safetensors.describe import RECORD
-from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, keys_of, size_of_all
+from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, size_of_all
 from tensordict_memmap.formats.safetensors.header import (
     INDEX_ENDING,
     INDEX_NAME,
@@ -36,13 +37,13 @@ from tensordict_memmap.formats.safetensors.header import (
     header_length,
     load_header,
 )
-from tensordict_memmap.formats.safetensors.parse import bind, parse, read_at_once
+from tensordict_memmap.formats.safetensors.parse import bind, parse, schema_of, tensors_of
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.unpickle import unpickle
-from tensordict_memmap.schema.build import build, remember_file
+from tensordict_memmap.schema.build import build_part, remember_file
 from tensordict_memmap.schema.dtypes import NUMPY, NUMPY_DIMS
-from tensordict_memmap.schema.node import Node, Value
-from tensordict_memmap.schema.prune import Choice, Part, part_of_names, part_of_schema
+from tensordict_memmap.schema.node import WRAPPED, Node, Value
+from tensordict_memmap.schema.select import Part
 from tensordict_memmap.storage import transaction
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, drop_packed_checksums, verify_packed
 from tensordict_memmap.storage.manifest import NAME
@@ -54,7 +55,16 @@ from tensordict_memmap.tensor.mapping import open_file as open_mapped
 Opened = tuple[dict[str, torch.Tensor], dict[str, str]]
 """The tensors and the metadata of a file."""
 
-Resolve = Callable[[str, Opened, LoadRequest], tuple[list[Opened], Part | None]]
+
+class Chosen(NamedTuple):
+    """The requested part of a save, the names of its tensors, and those of all tensors of the save."""
+
+    part: Part
+    taken: set[str]
+    names: Collection[str]
+
+
+Resolve = Callable[[str, Opened, LoadRequest], tuple[list[Opened], Chosen | None]]
 """Opens the full save that a delta describes, from the path, the opened file and the options."""
 
 
@@ -63,8 +73,7 @@ def load_packed(path: str | os.PathLike[str], request: LoadRequest, resolve: Res
 
     Args:
         path: The file, the folder or the index.
-        request: The options. The caller applies its rows, class and keys; here the keys only decide which shards are
-            opened.
+        request: The options. The caller applies its rows.
         resolve: A function that opens the base of a delta; without it, deltas are refused.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) if str(path).endswith(INDEX_ENDING) else None
@@ -82,42 +91,42 @@ def _load(path: str | os.PathLike[str], inside: bool, request: LoadRequest, reso
         transaction.recover(where)
         index = os.path.join(where, INDEX_NAME)
         where = index if os.path.lexists(index) else os.path.join(where, SINGLE_NAME)
-    opened, part = _open_files(where, mode, request.verify, request.choice)
+    opened, chosen = _open_files(where, mode, request)
     if resolve is not None and len(opened) == 1 and DELTA in opened[0][1]:
-        opened, part = resolve(where, opened[0], request)
-    loaded = assembled(opened, part, where, request)
-    if not (request.moves or request.is_meta):
-        remember_file(loaded, Path(os.path.abspath(path)), mode)
+        opened, chosen = resolve(where, opened[0], request)
+    loaded = assembled(opened, chosen, where, request)
+    if not (request.moves or request.is_meta or isinstance(loaded, torch.Tensor)):
+        remember_file(loaded, None if request.only else Path(os.path.abspath(path)), mode)
         annotate(loaded, "metadata", opened[0][1] if opened else {})
     return loaded
 
 
 def assembled(
     opened: Sequence[Opened],
-    part: Part | None,
+    chosen: Chosen | None,
     where: str,
     request: LoadRequest,
     read: Callable[[Iterable[torch.Tensor]], None] | None = None,
 ) -> Any:
-    """Return the tensordict of opened files.
+    """Return the requested tensordict or tensor of opened files.
 
     Args:
         opened: The tensors and the metadata of each file.
-        part: The requested part of them, if it is already known.
+        chosen: The requested part of them, if it is already known.
         where: Their path, which errors name.
         request: The options.
         read: A function that reads the bytes of tensors of remote files.
     """
     tensors, metadata = _united(opened, where)
-    if part is None and request.choice is not None:
-        part = chosen_part(tensors, metadata, request.choice, where)
-    if part is not None:
-        tensors = {name: tensor for name, tensor in tensors.items() if name in part.taken}
-    schema = _schema(tensors, metadata, part, where)
-    if isinstance(schema, torch.Size):
+    if chosen is None and request.is_partial:
+        chosen = choose(tensors, metadata, request, where)
+    if chosen is not None:
+        tensors = {name: tensor for name, tensor in tensors.items() if name in chosen.taken}
+    schema = _schema(tensors, metadata, chosen, where)
+    if isinstance(schema, torch.Size) or not (request.is_meta or read is not None):
         at_once = set[str]()
     else:
-        at_once = set(read_at_once(schema)) if request.is_meta or read is not None else set()
+        at_once = tensors_of(schema, at_once=True)
     if read is not None:
         read(tensor for name, tensor in tensors.items() if name in at_once)
     if request.is_meta:
@@ -125,13 +134,16 @@ def assembled(
     elif request.moves:
         assert request.device is not None
         tensors = {name: one.to(request.device, non_blocking=request.non_blocking) for name, one in tensors.items()}
-    device = request.node_device
+    device, cls = request.node_device, request.wrapper
     if isinstance(schema, torch.Size):
-        names = tensors if part is None else part.names
-        return by_names(tensors, Meta(schema, device), names=names, locked=request.locked)
+        made = by_names(tensors, Meta(schema, device), locked=request.locked)
+        return made if cls is None else cls._from_disk_form({}, {WRAPPED: made})
     bind(schema, tensors, where, device)
     unpickle(schema, lambda value: _unpickled(tensors, value), where, request.allow_pickle)
-    return build(schema, attrgetter("source"), device=device)
+    return build_part(Part(schema, schema) if chosen is None else chosen.part, _source, device=device, cls=cls)
+
+
+_source = attrgetter("source")
 
 
 def _united(opened: Sequence[Opened], where: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -150,28 +162,31 @@ def _united(opened: Sequence[Opened], where: str) -> tuple[dict[str, torch.Tenso
 
 
 def _schema(
-    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], part: Part | None, where: str
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], chosen: Chosen | None, where: str
 ) -> Node | torch.Size:
     """Return the schema of a save, or the batch size of all nodes if the names of tensors determine the rest."""
-    if part is not None and part.schema is not None:
-        return part.schema
     found = metadata.get(DIGEST)
     if RECORD in metadata:
-        size = None if part is not None or found is None else size_of_all(metadata[RECORD], tensors, found)
+        if chosen is not None:
+            return chosen.part.holder
+        size = None if found is None else size_of_all(metadata[RECORD], tensors, found)
         return parse(metadata[RECORD], where) if size is None else size
-    if found not in (None, digest("", tensors if part is None else part.names)):
+    if found not in (None, digest("", tensors if chosen is None else chosen.names)):
         raise ValueError(
             f"the names of the tensors in {where} are not those that were saved; the file is damaged, or another tool "
             f"changed it: remove {DIGEST!r} from its metadata to open it under the names that it has"
         )
-    return torch.Size(())
+    return torch.Size(()) if chosen is None else chosen.part.holder
 
 
-def chosen_part(names: Collection[str], metadata: Mapping[str, str], choice: Choice, where: str) -> Part | None:
-    """Return the requested part of the tensors of several files; None if all are requested."""
-    if RECORD not in metadata:
-        return part_of_names(keys_of(names), choice)
-    return part_of_schema(parse(metadata[RECORD], where), names, choice)
+def choose(names: Collection[str], metadata: Mapping[str, str], request: LoadRequest, where: str) -> Chosen:
+    """Return the requested part of the tensors of one or several files.
+
+    Raises:
+        KeyError: There is no such entry.
+    """
+    part = request.part_of(parse(metadata[RECORD], where) if RECORD in metadata else schema_of(names))
+    return Chosen(part, tensors_of(part.holder), names)
 
 
 def _unpickled(tensors: Mapping[str, torch.Tensor], value: Value) -> Any:
@@ -179,15 +194,15 @@ def _unpickled(tensors: Mapping[str, torch.Tensor], value: Value) -> Any:
     return pickle.loads(tensors[value.pickle].cpu().contiguous().view(torch.uint8).numpy().tobytes())
 
 
-def _open_files(where: str, mode: str, verify: str, choice: Choice | None) -> tuple[list[Opened], Part | None]:
+def _open_files(where: str, mode: str, request: LoadRequest) -> tuple[list[Opened], Chosen | None]:
     if not where.endswith(INDEX_ENDING):
-        return [open_file(where, mode, verify)], None
+        return [open_file(where, mode, request.verify)], None
     folder = os.path.dirname(where)
     if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
         raise ValueError(f"{where} is not a regular file, as the index of a safetensors save is; get it again")
     with open(where, "rb") as file:
         document = file.read()
-    return open_shards(where, document, lambda name: open_file(_shard(folder, name), mode, verify), choice)
+    return open_shards(where, document, lambda name: open_file(_shard(folder, name), mode, request.verify), request)
 
 
 def _shard(folder: str, name: str) -> str:
@@ -264,32 +279,37 @@ def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Te
 
 
 def open_shards(
-    path: str, document: bytes, open_one: Callable[[str], Opened], choice: Choice | None = None
-) -> tuple[list[Opened], Part | None]:
+    path: str, document: bytes, open_one: Callable[[str], Opened], request: LoadRequest
+) -> tuple[list[Opened], Chosen | None]:
     """Open the files that an index names, or only those that hold the requested part.
 
     Args:
         path: The path of the index, for errors.
         document: Its content.
         open_one: A function that opens the file of a name beside it.
-        choice: The requested keys; None is everything.
+        request: The options.
 
     Returns:
-        The opened files, the one with the record among them, and the requested part of them; None is everything.
+        The opened files, the one with the record among them, and the requested part of them; None is everything, or
+        what all of them are needed for: they may hold the record that the first one lacks.
     """
     index, files = _parse_index(path, document)
     places: dict[str, str] = index["weight_map"]
-    opened = {name: open_one(name) for name in files[: 1 if choice is not None else None]}
-    # a save of ours has its record in the first file; other tools write none
-    part = chosen_part(places, opened[files[0]][1], choice, path) if choice is not None and files else None
-    needed = set(files) if part is None else {places[name] for name in part.taken if name in places}
+    opened = {name: open_one(name) for name in files[: 1 if request.is_partial else None]}
+    chosen = None
+    if request.is_partial and files:
+        # a save of ours has its record in the first file; other tools write none
+        with contextlib.suppress(KeyError):
+            chosen = choose(places, opened[files[0]][1], request, path)
+    needed = set(files) if chosen is None else {places[name] for name in chosen.taken if name in places}
     opened |= {name: open_one(name) for name in files if name in needed and name not in opened}
-    if part is not None and part.schema is None and any(RECORD in texts for _, texts in opened.values()):
-        part = None
+    recorded = [RECORD in texts for _, texts in opened.values()]
+    if chosen is not None and any(recorded) and not recorded[0]:
+        chosen = None
         opened |= {name: open_one(name) for name in files if name not in opened}
     _check_places(path, places, opened)
     _check_save_ids(path, index, {name: texts for name, (_, texts) in opened.items()})
-    return [opened[name] for name in files if name in opened], part
+    return [opened[name] for name in files if name in opened], chosen
 
 
 def _parse_index(path: str, document: bytes) -> tuple[dict[str, Any], list[str]]:

@@ -21,6 +21,7 @@ from tensordict_core import (
 from tensordict_core.extension import Meta, annotate
 from tensordict_memmap.schema.node import STACKED, WRAPPED, Dense, Leaf, Node, Parts, Value, show
 from tensordict_memmap.schema.node import Path as Key
+from tensordict_memmap.schema.select import Part
 
 VALUE_FOLDER = "value_folder"
 """The annotation of non-tensor data with the folder that its changes are saved to."""
@@ -73,6 +74,24 @@ def build(
     if saved is not None:
         _remember(made, node, saved, open_leaf)
     return made
+
+
+def build_part(
+    part: Part,
+    open_leaf: OpenLeaf,
+    *,
+    saved: Path | None = None,
+    device: torch.device | None = None,
+    cls: type[Any] | None = None,
+) -> Any:
+    """Return the tensordict or tensor of a part of a schema; ``cls`` is the class of a root whose own is not known."""
+    if isinstance(part.entry, Leaf):
+        made: Any = open_leaf(part.entry)
+    else:
+        made = build(part.entry, open_leaf, saved=saved, device=device, fallback=cls)
+        if cls is not None and isinstance(part.entry, Dense):
+            made = cls._from_disk_form({}, {WRAPPED: made})
+    return made[part.place] if part.place else made
 
 
 def _assemble(node: Parts, parts: dict[str, Any], fallback: type[Any] | None) -> Any:
@@ -142,7 +161,7 @@ def check_on_meta(layout: str, key: Key) -> None:
         )
 
 
-def remember_file(td: Any, path: Path, mode: str | None) -> None:
+def remember_file(td: Any, path: Path | None, mode: str | None) -> None:
     """Note on a tensordict the one file that it is mapped onto; its non-tensor values then refuse to change there."""
     annotate(td, "saved_path", path)
     annotate(td, "mode", mode)

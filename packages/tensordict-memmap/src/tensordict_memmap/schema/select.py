@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
-from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, Path, nearest, show
-from tensordict_memmap.schema.plan import plan
+from tensordict_memmap.schema.node import STACKED, WRAPPED, Dense, Leaf, Node, Parts, Path, nearest, show, subject
 
 Keys = str | tuple[str, ...] | Iterable[str | tuple[str, ...]]
 """The type of ``keys=``: a pattern, or several."""
@@ -171,34 +171,72 @@ def _emptied(node: Node) -> Node:
     return node
 
 
-def select(td: Any, selection: Selection) -> Any:
-    """Return a tensordict with only the selected entries.
+class Part(NamedTuple):
+    """The requested part of a schema.
+
+    Args:
+        entry: The node or the tensor.
+        holder: The node itself; of a tensor, the node that holds it, with no other entry.
+        place: The index to apply to what is built of it, where it is an element of tensors that are stored stacked.
+    """
+
+    entry: Node | Leaf
+    holder: Node
+    place: tuple[Any, ...] = ()
+
+
+def part_of(node: Node, only: Path, selection: Selection | None) -> Part:
+    """Return the part of a schema below a nested key, pruned to the selected entries.
+
+    Args:
+        node: The schema; entries that are not selected are removed in place.
+        only: The nested key; the elements of lazy stacks have their numbers as names.
+        selection: The keys to select below it; None is all.
 
     Raises:
-        KeyError: A pattern matches no key.
+        KeyError: There is no such entry, or a pattern matches no key.
 
-    >>> list(select(TensorDict({"a": 1, "b": {"c": 2, "d": 3}}), Selection(["a", "b.c"])).keys(True, True))
-    ['a', ('b', 'c')]
+    >>> a, b = (Leaf((name,), name, torch.uint8, ()) for name in "ab")
+    >>> part = part_of(Dense((), "", (), entries={"a": a, "b": b}), ("b",), None)
+    >>> part.entry is b, list(part.holder.entries)
+    (True, ['b'])
     """
-    known: list[Path] = []
-    chosen: dict[Path, None] = {}
-    _choose(plan(td), selection, (), known, chosen)
-    selection.check(known)
-    return td.select(*chosen)
+    entry: Node | Leaf = node
+    holder: Node = node
+    place: tuple[Any, ...] = ()
+    for depth, name in enumerate(only):
+        if isinstance(entry, Leaf):
+            raise KeyError(f"there is nothing below key {show(entry.key)}, which is a tensor; leave {only[depth:]} out")
+        holder = _content(entry)
+        if isinstance(holder, Parts) and STACKED in holder.parts:
+            dim, stacked = holder.facts["stack_dim"], holder.parts[STACKED]
+            assert isinstance(stacked, Dense)
+            count = stacked.batch_size[dim]
+            if not (name.isascii() and name.isdigit() and int(name) < count):
+                raise KeyError(f"{subject(holder.key)} is a lazy stack of {count} elements, none of which is {name!r}")
+            entry, place = stacked, (*(slice(None),) * dim, int(name))
+            continue
+        table = holder.entries if isinstance(holder, Dense) else holder.parts if isinstance(holder, Parts) else {}
+        if name not in table:
+            where = f"under {show(holder.key)}" if holder.key else "there"
+            raise KeyError(f"no entry {name!r} was saved {where}; the nearest are {nearest(name, table)}")
+        entry = table[name]
+    if isinstance(entry, Leaf):
+        if selection is not None:
+            raise KeyError(
+                "keys= chooses entries of a tensordict, and subpath= leads to a tensor; leave one of them out"
+            )
+        assert isinstance(holder, Dense)
+        return Part(entry, replace(holder, entries={only[-1]: entry}), place)
+    pruned = entry if selection is None else prune(entry, selection)
+    return Part(pruned, pruned, place)
 
 
-def _choose(node: Node, selection: Selection, path: Path, known: list[Path], chosen: dict[Path, None]) -> None:
-    if isinstance(node, Parts):
-        for part in node.parts.values():
-            _choose(part, selection, path, known, chosen)
-    elif isinstance(node, Dense):
-        for name, entry in node.entries.items():
-            key = (*path, name)
-            known.append(key)
-            if selection.takes(key):
-                chosen[key] = None
-            if not isinstance(entry, Leaf):
-                _choose(entry, selection, key, known, chosen)
+def _content(node: Node) -> Node:
+    """Return the node inside of tensorclasses, whose content has no key of its own."""
+    while isinstance(node, Parts) and WRAPPED in node.parts:
+        node = node.parts[WRAPPED]
+    return node
 
 
 # --- rows

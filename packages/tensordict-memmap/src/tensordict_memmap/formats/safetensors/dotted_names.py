@@ -16,7 +16,7 @@ from xxhash import xxh3_64_hexdigest
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import Meta, add_node, dense, dense_locked, entries
-from tensordict_memmap.schema.node import Dense, Path
+from tensordict_memmap.schema.node import Dense
 
 DIGEST = "tensordict_dotted"
 """The name of the digest in the metadata of a file."""
@@ -111,22 +111,19 @@ class _Places:
         return place
 
 
-def by_names(
-    tensors: Mapping[str, torch.Tensor], meta: Meta = _META, *, names: Collection[str] = (), locked: bool = False
-) -> TensorDict:
+def by_names(tensors: Mapping[str, torch.Tensor], meta: Meta = _META, *, locked: bool = False) -> TensorDict:
     """Return a nested tensordict by the dots in names; a name whose prefix is a tensor itself is not split.
 
     Args:
         tensors: The tensors by name.
         meta: The metadata of all nodes.
-        names: All names of the save, if ``tensors`` are some of them.
         locked: Whether the result is locked, and all of its nodes.
 
     >>> sorted(by_names({"a.b": torch.ones(1), "c": torch.ones(1), "c.d": torch.ones(1)}).keys())
     ['a', 'c', 'c.d']
     """
     made = dense_locked({}, meta, ()) if locked else dense({}, meta)
-    places = _Places(made, names or tensors)
+    places = _Places(made, tensors)
     root, get, add = places.root, places.found.get, places.add
     for name, tensor in tensors.items():
         start, _, last = name.rpartition(".")
@@ -138,20 +135,3 @@ def by_names(
         else:
             place[last] = tensor
     return made
-
-
-def keys_of(names: Collection[str]) -> dict[str, Path]:
-    """Return the keys that `by_names` gives tensors.
-
-    >>> keys_of(["a.b", "c", "c.d"])
-    {'a.b': ('a', 'b'), 'c': ('c',), 'c.d': ('c.d',)}
-    """
-    places = _Places(dense({}, _META), names)
-    found: dict[str, Path] = {}
-    for name in names:
-        start, _, last = name.rpartition(".")
-        place = places.found.get(start)
-        if place is None:
-            place = places.add(start)
-        found[name] = tuple(name.split(".")) if last and place is not places.root else (name,)
-    return found

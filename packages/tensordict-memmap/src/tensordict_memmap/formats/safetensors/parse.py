@@ -8,7 +8,7 @@ structure in their metadata, become nested tensordicts by the dots in their name
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
 from tensordict_memmap.formats.safetensors.describe import VERSION
+from tensordict_memmap.formats.safetensors.dotted_names import by_names
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import check_on_meta
 from tensordict_memmap.schema.dtypes import dtype_from_name
@@ -33,11 +34,12 @@ from tensordict_memmap.schema.node import (
     Value,
     are_names,
     find_class,
+    leaves,
     nodes,
     outer_size,
     subject,
 )
-from tensordict_memmap.schema.plan import LAZY
+from tensordict_memmap.schema.plan import LAZY, plan
 
 _LONG = re.compile("[0-9]{19}")
 """Digits that may be those of an integer of more than 64 bits, which the quick parser would turn into a float."""
@@ -83,22 +85,32 @@ def _load(text: str, where: str) -> Any:
     return document
 
 
-def read_at_once(schema: Node) -> list[str]:
-    """Return the names of the tensors whose values `bind` looks at: nested ones with their shapes, and pickled values.
+def schema_of(names: Iterable[str]) -> Node:
+    """Return the schema of a save that names alone determine (`dotted_names.by_names`).
+
+    >>> [(leaf.key, leaf.file) for leaf in leaves(schema_of(["a.b", "c", "c.d"]))]
+    [(('c',), 'c'), (('c.d',), 'c.d'), (('a', 'b'), 'a.b')]
+    """
+    schema = plan(by_names(dict.fromkeys(names, torch.empty(0, device="cpu"))))
+    for leaf in leaves(schema):
+        leaf.file, leaf.dtype = ".".join(leaf.key), _UNKNOWN
+    return schema
+
+
+def tensors_of(schema: Node, *, at_once: bool = False) -> set[str]:
+    """Return the names of the tensors of a schema, or of those only whose values `bind` looks at.
+
+    The latter are those of nested tensors with their shapes, and pickled values.
 
     >>> leaf = Leaf(("n",), "n", torch.float32, (), layout="jagged", shapes_file="n.shape")
-    >>> read_at_once(Dense((), "", (), entries={"n": leaf}))
+    >>> sorted(tensors_of(Dense((), "", (), entries={"n": leaf})))
     ['n', 'n.shape']
     """
-    found: list[str] = []
-    for node in nodes(schema):
-        if isinstance(node, Value) and node.pickle is not None:
-            found.append(node.pickle)
-        elif isinstance(node, Dense):
-            for entry in node.entries.values():
-                if isinstance(entry, Leaf) and entry.shapes_file:
-                    found += [entry.file, entry.shapes_file]
-    return found
+    found = {node.pickle for node in nodes(schema) if isinstance(node, Value) and node.pickle is not None}
+    for leaf in leaves(schema):
+        if leaf.shapes_file or not at_once:
+            found |= {leaf.file, leaf.shapes_file}
+    return found - {""}
 
 
 @dataclass(slots=True)
