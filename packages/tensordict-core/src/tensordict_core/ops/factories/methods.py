@@ -29,7 +29,7 @@ def _refused(error: RuntimeError) -> bool:
 
 
 def unary(
-    name: str, *, floating: bool = False, sample: str = "1.0", operators: tuple[str, ...] = ()
+    name: str, *, floating: bool = True, sample: str = "1.0", operators: tuple[str, ...] = ()
 ) -> tuple[UnaryMethod, UnaryMethod]:
     """Return the method ``name`` that applies ``torch.<name>`` to every leaf, and its in-place twin ``name_``.
 
