@@ -130,7 +130,6 @@ REASONS: dict[str, str] = {
     "copy_": _ALL_OR_NOTHING,
     "set_at_": "goes through the plan of all in-place writes",
     "contiguous": "looks for lazy stacks, then makes a tensordict with dictionary and metadata of its own",
-    "expand_as": "expands the batch dimensions, then compares the shapes of all leaves",
     "is_empty": "looks for leaves and non-tensor values in nested tensordicts too",
     "is_memmap": "calls the package that maps tensors, once it is imported",
     "movedim": "checks that each dimension is named once",

@@ -244,7 +244,7 @@ class _Parser:
             if element is not None and len(shape) <= NUMPY_DIMS:
                 return torch.from_numpy(np.ndarray(shape, element, self.buffer, start))
             flat = torch.frombuffer(self.buffer, dtype=dtype, count=size // dtype.itemsize, offset=start)
-            return flat if len(shape) == 1 else flat.resize_(shape)
+            return flat if len(shape) == 1 else flat.resize_(*shape or ((),))
         except (ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise self.damaged(key, f"{error}") from None
 

@@ -273,7 +273,7 @@ def _one_by_one(buffer: Any, kinds: Sequence[Kind], begin: int) -> list[torch.Te
             made.append(from_numpy(ndarray(shape, element, buffer, begin)))
         else:
             count = nbytes // dtype.itemsize
-            made.append(torch.frombuffer(buffer, dtype=dtype, count=count, offset=begin).resize_(shape))
+            made.append(torch.frombuffer(buffer, dtype=dtype, count=count, offset=begin).resize_(*shape or ((),)))
         begin += nbytes
     return made
 

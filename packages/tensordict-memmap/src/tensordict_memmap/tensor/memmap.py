@@ -209,7 +209,7 @@ class MemoryMappedTensor(Filled, Views):
             if stride is not None:
                 plain = flat.as_strided(tuple(shape), tuple(stride))
             else:
-                plain = flat if len(shape) == 1 else flat.view(tuple(shape))
+                plain = flat if len(shape) == 1 else torch.reshape(flat, tuple(shape))
         self = plain.as_subclass(cls)
         self._mapping = mapping
         self._index = None

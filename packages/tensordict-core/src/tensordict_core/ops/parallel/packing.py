@@ -61,7 +61,7 @@ def packed_size(slots: Sequence[Slot]) -> int:
 
 def view(buffer: Tensor, slot: Slot) -> Tensor:
     """Return the leaf in the buffer, sharing its memory."""
-    return buffer[slot.start : slot.start + slot.nbytes].view(slot.dtype).view(slot.shape)
+    return torch.reshape(buffer[slot.start : slot.start + slot.nbytes].view(slot.dtype), slot.shape)
 
 
 def copy_into(buffer: Tensor, slots: Sequence[Slot], leaves: Sequence[Tensor]) -> None:

@@ -39,7 +39,7 @@ class Rearrangement(Shape):
         """
         size = self._meta.batch_size
         normal = [normal_dim(d, size) for d in sizes_of("flip", args, "dims", dims)]
-        return self._batch_op(lambda leaf: leaf.flip(normal))
+        return self._batch_op(lambda leaf: torch.flip(leaf, normal))
 
     def fliplr(self) -> Self:
         """Return a copy with the positions along the second batch dimension in reverse order.
