@@ -199,13 +199,6 @@ CORNERS = (
         kinds="^lazy.*ragged",
     ),
     seen(
-        "names after `td[mask, range(1)]`",
-        calls="(to_tensordict|getitem) index",
-        kind="^names$",
-        ours="None",
-        text=r"I\[.*(tensor|array)\(.*\), \[\d.*\]\]|I\[\[\d.*\], .*(tensor|array)\(",
-    ),
-    seen(
         '`td.set_("a", value)` of fewer dimensions',
         calls="update_at_",
         kind="^result > RuntimeError",

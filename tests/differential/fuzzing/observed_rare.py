@@ -398,12 +398,6 @@ RARE = (
     seen("names after `torch.vmap` of a tensordict whose", calls="vmap", kind="names", ours=r"^\((None, ?)+(None)?\)$"),
     seen('`td.set_non_tensor(("tc"', calls="set_non_tensor", kind="kind", theirs="^TensorDict$", kinds="class"),
     seen(
-        "names after `td[mask, range(1)]`",
-        calls="to_tensordict index|getitem index",
-        kind="names",
-        text=r"I\[.*range\(\d\)",
-    ),
-    seen(
         "nested batch sizes after `max`",
         calls="to",
         kind="kind",

@@ -35,12 +35,6 @@ RESULTS = (
         text=r"keep_compliant_size=(?!False|None|\[\]|\(\))|auto_batch_size_.[0-9], True",
     ),
     seen(
-        "names after `td[mask, range(1)]`",
-        calls=".*index",
-        kind="names",
-        text=r"torch.tensor\(\[(True|False)|\[(True|False)|tensor\(\[\d.*range\(|range\(.*tensor\(\[\d",
-    ),
-    seen(
         '`td.set_at_("s", tensor, index)`',
         calls="set_at_",
         kind="^result",

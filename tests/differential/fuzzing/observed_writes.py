@@ -153,13 +153,6 @@ WRITES = (
         kinds="^lazy.*nested",
         text="default='text'|, 'text'",
     ),
-    seen(
-        "names after `td[mask, range(1)]`",
-        calls="(to_tensordict|getitem) index",
-        kind="^names$",
-        ours="None",
-        text=r"I\[(np[.]array|torch[.]tensor)\(.*\), (np[.]array|torch[.]tensor)\(",
-    ),
     seen("an invalid key or index", calls="split_keys", kind="^RecursionError > KeyError", text=r"[\[ ]\(\)[,\]]"),
     seen(
         "names of non-tensor values",

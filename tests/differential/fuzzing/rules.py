@@ -18,12 +18,13 @@ from fuzzing.oracles.containers import (
     without_ellipsis,
     writes_each_entry,
 )
-from fuzzing.oracles.equivalents import as_another_call, as_filled
+from fuzzing.oracles.equivalents import as_another_call, as_filled, as_without_empty_nodes
 from fuzzing.oracles.faults import names_one_fault
 from fuzzing.oracles.invariants import (
     changes_nothing_silently,
     has_the_properties_of_its_node,
     ignores_an_argument,
+    names_follow_the_index,
     refuses_what_would_be_invalid,
 )
 from fuzzing.outcomes import Difference
@@ -321,11 +322,13 @@ ORACLES = (
     Rule("`td.update_at_(source, (..., 0))`", without_ellipsis(_explained)),
     Rule("`td.apply_(fn, call_on_nested=True)`", writes_each_entry),
     Rule("`UnbatchedTensor` entries of reductions, `apply` with a batch size", as_tensors(_explained)),
+    Rule("names after `td[mask, range(1)]`", names_follow_the_index),
     Rule("names, devices and locks of nested", has_the_properties_of_its_node),
     Rule("a call that the reference accepts, and whose result", refuses_what_would_be_invalid),
     Rule("a write that the reference accepts, and that changes nothing", changes_nothing_silently),
     Rule("an invalid argument that the reference does not check", ignores_an_argument(_explained)),
     Rule("an operation of a tensordict without tensors", as_filled),
+    Rule("`td.expand_as(other)`, `td.apply(fn, other)`", as_without_empty_nodes),
     Rule("two ways to write one operation", as_another_call),
     Rule("a call with two faults", names_one_fault(_explained)),
 )

@@ -118,6 +118,10 @@ def oracle(
     ``content`` says which: the ``same``, ``more`` or ``less`` entries than of the changed program, or the ``result``.
     """
     simple = change(program)
+    return _has_content(simple, content, explain, program) and _has_property(simple, program, difference)
+
+
+def _has_content(simple: Program, content: str, explain: Explain, program: Program) -> bool:
     key = (content, *simple.lines(), *program.lines())
     if key not in DECIDED:
         if key in _ASKED or len(_ASKED) == DEPTH:
@@ -133,6 +137,33 @@ def oracle(
             return False  # because other answers are not known yet
         DECIDED[key] = answer
     return DECIDED[key]
+
+
+def on_the_way(value: Any, place: str) -> list[Any]:
+    """The described value at a place, after those that hold it."""
+    if not place:
+        return [value]
+    if isinstance(value, list):
+        number, _, rest = place[1:].partition("]")
+        return [value, *on_the_way(value[int(number) + 1], rest)]
+    entries = dict(value.entries) if isinstance(value, Tree) else value
+    key = next(key for key in entries if re.match(rf"[.]{re.escape(str(key))}(?=[.\[]|$)", place))
+    return [value, *on_the_way(entries[key], place.removeprefix(f".{key}"))]
+
+
+def _has_property(simple: Program, program: Program, difference: Difference) -> bool:
+    """Whether ours gives the names, the device or the lock that differ also with the simpler program."""
+    if difference.kind not in ("names", "device", "locked") or difference.place.startswith("construct."):
+        return True
+    variable, *_ = re.findall(r"\w+", difference.place)
+    found = []
+    for one in (simple, program):
+        value = (programs.run(one, spaces()[1]).values or {}).get(variable)
+        try:
+            found.append(getattr(on_the_way(value, difference.place.removeprefix(variable))[-1], difference.kind, None))
+        except (StopIteration, TypeError, ValueError):  # a simpler container may have no such place
+            return False
+    return found[0] == found[1]
 
 
 def as_dense(explain: Explain) -> Callable[[Program, Difference], bool]:
@@ -331,8 +362,10 @@ def writes_each_entry(program: Program, difference: Difference) -> bool:
     if program.call.name != "apply_" or options.get("call_on_nested") != "True" or not others:
         return False
     fn, *rest = others
-    values = [f"{other}.get(key, {options.get('default', 'None')})" for other in rest]
-    write = f"[x.set_(key, ({fn})({', '.join(['x.get(key)', *values])})) for key in list(x.keys())]"
+    tds = ", ".join(f"getattr({name}, 'tensordicts', [{name}])" for name in ("x", *rest))
+    default = options.get("default", "None")
+    values = f"*[td.get(key, {default}) for td in tds]"
+    write = f"[tds[0].set_(key, ({fn})({values})) for tds in zip({tds}) for key in list(tds[0].keys())]"
     single = programs.run(replace(program, call=Call("set_", write)), spaces()[1])
     several = programs.run(program, spaces()[1])
     if single.error is not None or several.error is not None:

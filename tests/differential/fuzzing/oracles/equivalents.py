@@ -147,6 +147,7 @@ INDICES = (
     (r"np[.]array\((\[[^]]*\])\)", r"torch.tensor(\1)"),
     (r"range\((\d+)\)", lambda found: f"torch.tensor({list(range(int(found[1])))})"),
     (r"torch[.]tensor\((\[[^]]*\])\)", r"\1"),
+    (r"(?<=[\[ ])(\[[^]]*\])", r"torch.tensor(\1)"),
     (r"I\[\(\)\]", "I[...]"),
     (r"I\[\.\.\.\]", "I[()]"),
     (r"I\[None\]", "I[None, ...]"),
@@ -167,6 +168,17 @@ def _other_sources(program: Program) -> list[Program]:
             replace(program, call=replace(program.call, template=sub(program.call.template), arguments=arguments))
         )
     return out
+
+
+def _positive_dims(program: Program) -> list[Program]:
+    """The program with dims that are counted from the front."""
+    count, dims = len(program.x.batch), {source for name, source in _bound(program).items() if name in ("dim", "dims")}
+
+    def positive(source: str) -> str:
+        return re.sub(r"-\d+", lambda found: str(int(found[0]) + count), source) if source in dims else source
+
+    arguments = tuple((name, positive(source)) for name, source in program.call.arguments)
+    return [replace(program, call=replace(program.call, arguments=arguments))]
 
 
 def _unlocked(node: Node) -> Node:
@@ -205,7 +217,8 @@ def _as_values(program: Program) -> list[Program]:
 
 
 SPELLINGS = (
-    *(_other_method, _without_default, _of_selected_keys, _without_a_lock, _other_sources, _in_its_form, _as_values),
+    *(_other_method, _without_default, _of_selected_keys, _without_a_lock, _other_sources, _positive_dims),
+    *(_in_its_form, _as_values),
 )
 
 
@@ -241,3 +254,16 @@ def _filled(program: Program) -> Program:
 def as_filled(program: Program, difference: Difference) -> bool:
     """Whether ours does without tensors what both libraries do with a tensor in each node without entries."""
     return oracle(_filled, "less", _never, program, difference)
+
+
+def _without_empty_nodes(node: Node) -> Node:
+    def is_empty(entry: object) -> bool:
+        return isinstance(entry, Node) and not entry.elements and all(map(is_empty, entry.entries.values()))
+
+    return replace(node, entries={key: entry for key, entry in node.entries.items() if not is_empty(entry)})
+
+
+def as_without_empty_nodes(program: Program, difference: Difference) -> bool:
+    """Whether ours does beside nested tensordicts without entries what both libraries do without these."""
+    change = functools.partial(all_changed, _without_empty_nodes)
+    return difference.kind == "KeyError > result" and oracle(change, "same", _never, program, difference)

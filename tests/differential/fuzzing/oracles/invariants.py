@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from fuzzing import programs
 from fuzzing.calls import Program
-from fuzzing.oracles.containers import Explain
+from fuzzing.oracles.containers import Explain, on_the_way
 from fuzzing.outcomes import Broken, Difference, Leaf, Outcome, Tree, differences
 from fuzzing.predicates import INTERNAL, spaces
 
 PROPERTIES = ("names", "device", "locked")
-
-
-def on_the_way(value: Any, place: str) -> list[Any]:
-    """The described value at a place, after those that hold it."""
-    if not place:
-        return [value]
-    if isinstance(value, list):
-        number, _, rest = place[1:].partition("]")
-        return [value, *on_the_way(value[int(number) + 1], rest)]
-    entries = dict(value.entries) if isinstance(value, Tree) else value
-    key = next(key for key in entries if re.match(rf"[.]{re.escape(str(key))}(?=[.\\[]|$)", place))
-    return [value, *on_the_way(entries[key], place.removeprefix(f".{key}"))]
 
 
 def has_the_properties_of_its_node(program: Program, difference: Difference) -> bool:
@@ -50,6 +41,48 @@ def has_the_properties_of_its_node(program: Program, difference: Difference) -> 
             return False
         found.append(_follows(value, node, difference.kind))
     return found == [False, True]
+
+
+COUNT = 59
+"""A number of rows that no dimension of a program has."""
+
+
+def _names_after(index: Any, names: tuple[str | None, ...]) -> tuple[str | None, ...] | None:
+    """The names of the dimensions after an index, read from the shape that torch gives; ``None`` if it has bools.
+
+    Dimensions of different sizes are indexed by whole slices and by tensors of one length in place of the index.
+    """
+    parts = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(part is not None and part is not Ellipsis for part in parts)
+    at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts[at : at + 1] = [slice(None)] * (len(names) - taken)
+    sizes, whole, by_tensors, dim = tuple(range(COUNT + 1, COUNT + 1 + len(names))), [], [], 0
+    for part in parts:
+        if isinstance(part, bool):
+            return None
+        if part is None or isinstance(part, int):
+            whole.append(part if part is None else 0)
+        elif isinstance(part, slice):
+            whole.append(slice(None))
+        else:
+            by_tensors.append(dim)
+            whole.append(torch.zeros(COUNT, dtype=torch.int64))
+        dim += part is not None
+    own = {size: names[i] for i, size in enumerate(sizes)}
+    if len(by_tensors) == 1:
+        own[COUNT] = names[by_tensors[0]]
+    return tuple(own.get(size) for size in torch.zeros(sizes)[tuple(whole)].shape)
+
+
+def names_follow_the_index(program: Program, difference: Difference) -> bool:
+    """Whether the names of ours are those of the dimensions that an index keeps; tensors that broadcast have none."""
+    if difference.kind != "names" or program.call.name not in ("getitem index", "to_tensordict index"):
+        return False
+    end = programs.run(program, spaces()[1])
+    (_, source), *_ = program.call.arguments
+    x, ours = (end.before or {})["x"], ast.literal_eval(difference.ours)
+    names = _names_after(eval(source, dict(spaces()[1])), x.names)
+    return names is not None and ours[: len(names)] == names and not any(ours[len(names) :])
 
 
 def _follows(value: Tree, node: Tree, kind: str) -> bool:
