@@ -21,6 +21,7 @@ if "tensordict_core" in tensordict.TensorDict.__module__:
 
 from fuzzing import calls, predicates, programs, rules, structures
 from fuzzing.oracles import containers as oracles
+from fuzzing.oracles.invariants import names_follow_the_index
 from fuzzing.outcomes import describe, differences
 from fuzzing.search import Findings, cluster, open_clusters, search
 
@@ -220,6 +221,26 @@ def test_no_oracle_explains_a_call_that_is_lost(case, monkeypatch):
     monkeypatch.setattr(programs.libraries()[1].TensorDict, name, lambda self, *given, **options: self)
     oracles.DECIDED.clear()
     assert cluster(program, programs.compare(program, *predicates.spaces()))
+
+
+def test_names_after_an_index_are_compared_with_the_dimensions_that_it_keeps():
+    x = structures.Node("dense", (4, 1, 2), {}, names=("x", "y", "z"))
+    index = "I[torch.tensor([3]), 0:2, [0, 1]]"
+    program = calls.Program(x, calls.Call("getitem index", "x[@]", ((None, index),)))
+    found = next(d for d in programs.compare(program, *predicates.spaces()) if d.kind == "names")
+    assert names_follow_the_index(program, found)
+    assert not names_follow_the_index(program, replace(found, ours="('x', 'y')"))
+
+
+def test_an_oracle_compares_the_names_that_differ_too(monkeypatch):
+    element = structures.Node("dense", (), {"s": structures.Value("text", ()), "a": structures.Tensor(())})
+    stack = structures.Node("lazy", (2,), elements=(element, element))
+    program = calls.Program(stack, calls.Call("copy", "assign(x, 'names', ['x']).clone()"))
+    assert not programs.compare(program, *predicates.spaces())
+    clone = programs.libraries()[1].LazyStackedTensorDict.clone
+    monkeypatch.setattr(programs.libraries()[1].LazyStackedTensorDict, "clone", lambda self: clone(self).rename(None))
+    found = programs.compare(program, *predicates.spaces())
+    assert {d.kind for d in found} == {"names"} and cluster(program, found)
 
 
 def test_the_programs_cover_the_public_methods():

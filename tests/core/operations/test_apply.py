@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from tensordict_core import NonTensorData, NonTensorStack, TensorDict, UnbatchedTensor, assert_close, lazy_stack
+from tensordict_core import (
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    UnbatchedTensor,
+    assert_close,
+    is_leaf_nontensor,
+    lazy_stack,
+)
 from tensordict_core.base.rebuild import SHAPE_KEEPING
 
 KNOWN = sorted(SHAPE_KEEPING, key=repr)
@@ -98,3 +107,14 @@ def test_the_device_is_that_of_all_elements_of_a_lazy_stack_also_without_results
     assert result.device == torch.device("cpu") and [td.device for td in result.tensordicts] == [result.device] * 2
     stack = lazy_stack([TensorDict({"a": torch.ones(2)}, device="cpu"), TensorDict({}, device="cpu")])
     assert [td.device for td in stack.apply(lambda leaf: leaf, device=None).tensordicts] == [None, None]
+
+
+def test_nested_values_among_the_leaves_decide_about_their_batch_size_as_tensors_do() -> None:
+    def fewer(value: Any) -> Any:
+        return TensorDict({"n": TensorDict({"leaf": value}, [1, 3, 2])}, [1, 3]).apply(
+            lambda leaf: leaf.unsqueeze(-1), batch_size=[1], is_leaf=is_leaf_nontensor
+        )
+
+    tensors, values = fewer(torch.zeros(1, 3, 2)), fewer("text")
+    assert tensors["n"].batch_size == values["n"].batch_size == torch.Size([1])
+    assert values.get(("n", "leaf")).batch_size == torch.Size([1, 3, 2, 1])

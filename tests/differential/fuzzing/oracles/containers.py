@@ -104,6 +104,9 @@ def _decides(simple: Program, content: str, explain: Explain, program: Program) 
 DECIDED: dict[tuple[Any, ...], bool] = {}
 """The answers of oracles, by the two programs."""
 
+PROPERTIES = ("names", "device", "locked")
+"""The properties of a container that its entries do not tell."""
+
 DEPTH = 2
 """How many oracles may be asked about the answer of another one."""
 
@@ -153,7 +156,7 @@ def on_the_way(value: Any, place: str) -> list[Any]:
 
 def _has_property(simple: Program, program: Program, difference: Difference) -> bool:
     """Whether ours gives the names, the device or the lock that differ also with the simpler program."""
-    if difference.kind not in ("names", "device", "locked") or difference.place.startswith("construct."):
+    if difference.kind not in PROPERTIES or difference.place.startswith("construct."):
         return True
     variable, *_ = re.findall(r"\w+", difference.place)
     found = []
@@ -183,7 +186,12 @@ def beside_values(explain: Explain) -> Callable[[Program, Difference], bool]:
     """
     asked = functools.partial(oracle, functools.partial(all_changed, bare), "more", explain)
     return lambda program, difference: (
-        (difference.kind.endswith("Error > result") or program.call.name == "pad_sequence" or keeps_more(difference))
+        (
+            difference.kind.endswith("Error > result")
+            or program.call.name == "pad_sequence"
+            or difference.kind in PROPERTIES
+            or keeps_more(difference)
+        )
         and asked(program, difference)
     )
 

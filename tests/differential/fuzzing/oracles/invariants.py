@@ -13,11 +13,9 @@ import torch
 
 from fuzzing import programs
 from fuzzing.calls import Program
-from fuzzing.oracles.containers import Explain, on_the_way
+from fuzzing.oracles.containers import PROPERTIES, Explain, on_the_way
 from fuzzing.outcomes import Broken, Difference, Leaf, Outcome, Tree, differences
 from fuzzing.predicates import INTERNAL, spaces
-
-PROPERTIES = ("names", "device", "locked")
 
 
 def has_the_properties_of_its_node(program: Program, difference: Difference) -> bool:

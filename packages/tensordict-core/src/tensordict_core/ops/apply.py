@@ -166,9 +166,9 @@ class Applying(Node):
         """Return whether results fit the longer nested batch sizes, where that of the root is to be ``size``."""
         dims = len(self._meta.batch_size)
         return all(
-            starts_with(result.shape, size + own[dims:])
+            starts_with(result._meta.batch_size if isinstance(result, Node) else result.shape, size + own[dims:])
             for result, (_, own) in zip(results, self._leaf_places(is_leaf), strict=True)
-            if is_leaf_tensor(result) and len(own) > dims
+            if len(own) > dims and (is_leaf_tensor(result) or isinstance(result, Node))
         )
 
     def _put_inplace(self, results: list[Any], is_leaf: IsLeaf | None, out: Any) -> Any:
