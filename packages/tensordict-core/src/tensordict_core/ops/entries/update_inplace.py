@@ -212,13 +212,11 @@ class InPlaceUpdating(Node):
                 continue
             entry: Any = self
             for name in unravel_key_to_tuple(key):
-                entry = entry._peek(name) if isinstance(entry, Node) and not entry._is_opaque else None
-            if not isinstance(entry, Node):
-                continue
-            if entry._is_non_tensor:
-                out[key] = non_tensor_entry(Meta(size), value)
-            elif isinstance(value, dict) and not entry._is_opaque:
+                entry = entry._peek(name) if has_entries(entry) else None
+            if isinstance(value, dict) and has_entries(entry):
                 out[key] = entry._with_values(value, size)
+            elif isinstance(entry, Node) and entry._is_non_tensor:
+                out[key] = non_tensor_entry(Meta(size), value)
         return out
 
     def _check_fits(self, index: Index, source: Node) -> torch.Size:
