@@ -108,7 +108,7 @@ def _plain(value: Any, meta: Meta) -> Any:
 
 
 def _by_annotation(annotation: Annotation) -> Rule:
-    """As `_plain`, but a number in a field of numbers is kept where it would have to be one for each row of a batch."""
+    """Return the rule `_plain` for a field, but with batch dimensions, keep a number in a field of numbers as data."""
 
     def rule(value: Any, meta: Meta) -> Any:
         if type(value) is Tensor:

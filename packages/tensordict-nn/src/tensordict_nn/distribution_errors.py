@@ -79,7 +79,7 @@ def no_sum_key(keys: Iterable[Any]) -> RuntimeError:
 
 
 def one_sum_key() -> RuntimeError:
-    """There is one log-probability, and several keys are given."""
+    """Report that several keys are given for the one log-probability of a module."""
     return RuntimeError(
         "log_prob_keys was given with composite_lp_aggregate, which sums to one log-probability; pass log_prob_key"
     )
@@ -99,7 +99,7 @@ def not_probabilistic(module: Any) -> TypeError:
 
 
 def no_distribution(module: Any) -> MissingDistributionError:
-    """No module of a sequence is probabilistic."""
+    """Report that no module of a sequence is probabilistic."""
     found = listed(type(one).__name__ for one in module)
     return MissingDistributionError(
         f"No distribution module found in {type(module).__name__}, which must consist of zero or more "

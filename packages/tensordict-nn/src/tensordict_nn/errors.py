@@ -105,7 +105,7 @@ def exclusive(first: str, second: str, where: str) -> ExclusiveError:
 
 
 def no_modules() -> RuntimeError:
-    """There are no modules to stack."""
+    """Report that there are no modules to stack."""
     return RuntimeError(
         "no modules were given to from_modules, which stacks the parameters of at least one; pass them one by one"
     )
@@ -180,7 +180,7 @@ def not_dispatchable(function: Any, names: list[str], decorator: str = "dispatch
 
 
 def too_many_arguments(module: Any, count: int, keys: Iterable[Any]) -> TooManyArgumentsError:
-    """There are more positional arguments than input keys."""
+    """Report that there are more positional arguments than input keys."""
     return TooManyArgumentsError(
         f"Got a non-empty list of extra arguments: {type(module).__name__} got {count} positional arguments and takes "
         "one positional argument for each of its "

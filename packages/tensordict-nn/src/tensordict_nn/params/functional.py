@@ -402,7 +402,7 @@ def _copy(td: Any, module: nn.Module, non_blocking: bool) -> tuple[Any, Undo]:
 
 
 def _swap_traced(td: Any, module: nn.Module, inplace: bool | None, non_blocking: bool) -> tuple[Any, Undo]:
-    """Like `_swap` and `_copy`, in a form that Dynamo traces: without a plan, and without closures that change."""
+    """Do the work of `_swap` or `_copy` as Dynamo can trace it: without a plan, and without closures that change."""
     slots: list[Slot] = []
     leaves: list[Any] = []
     paths: list[tuple[str, ...]] = []
