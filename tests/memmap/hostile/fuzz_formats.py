@@ -205,12 +205,15 @@ def work(numbers, step, report):
         fuzzer = Fuzzer(Path(folder))
         fuzzer.run("tree", 0)
         limit_memory()
+        armed = 0.0
         for number in range(numbers.start, numbers.stop, step):
             name = NAMES[number % len(NAMES)]
             report.write(f"{number}\n")
             report.flush()
             signal.alarm(SECONDS)
-            faulthandler.dump_traceback_later(3 * SECONDS, exit=True)
+            if time.monotonic() - armed > 1:  # each time, a thread ends and another begins
+                armed = time.monotonic()
+                faulthandler.dump_traceback_later(3 * SECONDS, exit=True)
             try:
                 counts[name, fuzzer.run(name, number)] += 1
             except Exception as error:
@@ -221,7 +224,7 @@ def work(numbers, step, report):
                 counts[name, "finding"] += 1
             finally:
                 signal.alarm(0)
-                faulthandler.cancel_dump_traceback_later()
+        faulthandler.cancel_dump_traceback_later()
     report.write(json.dumps({"counts": [[*key, n] for key, n in counts.items()]}) + "\n")
 
 
