@@ -17,7 +17,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_store import from_pandas, iter_parquet, to_parquet
-from tensordict_store.tables.staging import staged
+from tensordict_store.staging import staged
 
 
 @pytest.fixture

@@ -32,9 +32,6 @@ class _Without(Selection):
     def takes(self, key: Path) -> bool:
         return key not in self.left_out
 
-    def is_answered(self) -> bool:
-        return True
-
     def check(self, known: Any) -> None:
         return
 

@@ -52,8 +52,8 @@ class ByteRanges:
     >>> ranges = ByteRanges()
     >>> ranges.add(2, torch.tensor([1, 2, 3], dtype=torch.uint8))
     >>> ranges.add_scattered(Scattered("x", torch.tensor([[7], [8]], dtype=torch.uint8), 6, (2, 1)))
-    >>> ranges.count(0, 7), ranges.cut(3, 9).data.tolist(), ranges.cut(3, 9).starts.tolist()
-    (4, [2, 3, 7, 8], [0, 3, 5])
+    >>> ranges.counts([0, 7]), ranges.cut(3, 9).data.tolist(), ranges.cut(3, 9).starts.tolist()
+    ([4], [2, 3, 7, 8], [0, 3, 5])
     """
 
     parts: list[_Runs] = field(default_factory=list)
@@ -79,10 +79,6 @@ class ByteRanges:
         order = sorted(range(len(self.parts)), key=self._spans.__getitem__)
         self.parts = [self.parts[number] for number in order]
         self._spans = [self._spans[number] for number in order]
-
-    def count(self, start: int, end: int) -> int:
-        """Return the number of bytes in a span of the file."""
-        return sum(int(np.maximum(high - low, 0).sum()) for _, _, low, high in self._within(start, end))
 
     def counts(self, bounds: Sequence[int]) -> list[int]:
         """Return the number of bytes in each span between consecutive bounds."""

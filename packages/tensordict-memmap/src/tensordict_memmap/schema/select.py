@@ -61,10 +61,6 @@ class Selection:
                 self._used[number] = found = True
         return found
 
-    def is_answered(self) -> bool:
-        """Return whether each pattern has matched a key so far."""
-        return all(self._used)
-
     def check(self, known: Iterable[Path]) -> None:
         """Refuse patterns that have matched no key so far.
 

@@ -22,7 +22,7 @@ from tensordict_store.hdf5.chunks import creation_options
 from tensordict_store.hdf5.contiguous import read_rows
 from tensordict_store.hdf5.file import File, open_file
 from tensordict_store.hdf5.lowlevel import address, create_contiguous, is_plain_name, memory_type, put_text
-from tensordict_store.tables.staging import staged
+from tensordict_store.staging import staged
 
 
 class H5Array(Array):

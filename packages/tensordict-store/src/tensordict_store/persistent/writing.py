@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +15,7 @@ from tensordict_core.extension import Index, Meta, Node
 from tensordict_store.arrays.dtypes import as_array, check_plain
 from tensordict_store.arrays.group import Target
 from tensordict_store.nodes import around, inside
+from tensordict_store.staging import staged_folder
 
 _BLOCK = 1 << 24
 """Bytes that are copied at once from one store to another; blocks of this size use the same memory again."""
@@ -71,13 +70,8 @@ def prepared_tensor(
 
 def memmap_in_blocks(td: Any, folder: str) -> Any:
     """Map a store onto a new folder of files, a block of rows at a time; the folder appears when it is complete."""
-    beside = f"{os.path.abspath(folder)}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
+    with staged_folder(folder) as beside:
         _fill(_shapes(td).memmap_like(beside), td)
-        os.rename(beside, folder)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
     return TensorDict.load_memmap(folder).lock_()
 
 

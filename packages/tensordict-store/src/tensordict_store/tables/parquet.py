@@ -11,9 +11,9 @@ import torch
 
 from tensordict_core import NestedKey, TensorDict, is_tensor_collection, unravel_key_to_tuple
 from tensordict_store.extras import require
+from tensordict_store.staging import staged
 from tensordict_store.tables.from_arrow import from_arrow
 from tensordict_store.tables.options import ReadOptions, finish
-from tensordict_store.tables.staging import staged
 from tensordict_store.tables.to_arrow import to_arrow
 
 _ROWS = 65_536

@@ -13,9 +13,9 @@ import torch
 
 from tensordict_core import NonTensorStack, TensorDict
 from tensordict_store.extras import require
+from tensordict_store.staging import staged
 from tensordict_store.tables.frames import columns_of, from_pandas
 from tensordict_store.tables.options import finish
-from tensordict_store.tables.staging import staged
 
 
 def from_csv(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 
 from tensordict_store import errors
 from tensordict_store.extras import require
+from tensordict_store.staging import staged_folder
 
 MODES = ("r", "r+", "w", "w-", "a")
 
@@ -140,22 +139,10 @@ def replace_folder(location: Any, write: Callable[[Any], None]) -> None:
     if not isinstance(where, str) or "://" in where:
         write(where)
         return
-    beside = f"{os.path.abspath(where)}.{os.getpid()}-{secrets.token_hex(4)}"
-    new, old = f"{beside}.tmp", f"{beside}.old"
     try:
-        write(new)
-        if os.path.lexists(where):
-            os.rename(where, old)
-        os.rename(new, where)
-    except BaseException as error:
-        if os.path.lexists(old) and not os.path.lexists(where):
-            os.rename(old, where)
-        shutil.rmtree(new, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise OSError(
-                error.errno, f"the zarr store {where!r} could not be written and is unchanged: {error}"
-            ) from error
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-    if os.path.lexists(old):
-        os.unlink(old)
+        with staged_folder(where, replaces=True) as new:
+            write(new)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"the zarr store {where!r} could not be written and is unchanged: {error}"
+        ) from error
