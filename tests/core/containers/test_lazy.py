@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
@@ -398,3 +400,32 @@ def test_set_at_refuses_what_a_dense_tensordict_refuses():
         for shape in [(3,), (2, 3)]:
             with pytest.raises(RuntimeError):
                 td.set_at_("a", torch.ones(shape), slice(0, 2))
+
+
+SUBCLASS_RESULTS = {
+    "arithmetic": lambda s: s + 1,
+    "apply": lambda s: s.apply(torch.neg),
+    "select": lambda s: s.select("a"),
+    "cast": lambda s: s.double(),
+    "copy": lambda s: s.clone(False),
+    "view": lambda s: s.view(-1),
+    "reshape": lambda s: s.reshape(-1),
+    "repeat": lambda s: s.repeat(1, 2),
+    "index": lambda s: s[:, 1:],
+    "permute": lambda s: s.permute(1, 0),
+    "cat": lambda s: torch.cat([s, s]),
+    "pickle": lambda s: pickle.loads(pickle.dumps(s)),
+}
+
+
+class Episodes(LazyStackedTensorDict):
+    """A subclass of users."""
+
+
+@pytest.mark.parametrize("operation", SUBCLASS_RESULTS.values(), ids=SUBCLASS_RESULTS)
+def test_results_of_a_subclass_are_of_the_subclass(operation):
+    stack = Episodes(*(TensorDict({"a": torch.full((3,), float(i))}, [3]) for i in range(2)))
+    plain = LazyStackedTensorDict(*stack.tensordicts)
+    result = operation(stack)
+    assert type(result) is Episodes
+    assert (result == operation(plain)).all() and result.batch_size == operation(plain).batch_size

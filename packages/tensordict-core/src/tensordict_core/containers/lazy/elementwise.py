@@ -172,7 +172,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         if result._is_lazy_stack or not self.tensordicts or not result._meta.batch_size[dim]:
             return result
         parts = result._unbind(dim)
-        stack = type(parts[0])._lazy(parts, dim)
+        stack = self._as_own(type(parts[0])._lazy(parts, dim))
         if result._meta.names is not None:
             stack._put_names(result._meta.names)
         return stack.lock_() if result._locked else stack

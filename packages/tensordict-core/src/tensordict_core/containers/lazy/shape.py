@@ -77,7 +77,7 @@ class LazyReshaping:
 
     def _named_by(self: Any, op: ShapeOp, result: Any) -> Any:
         """Return the result with the dim names of the operation, which do not depend on how it was computed."""
-        names = op.names(self._meta.names)
+        result, names = self._as_own(result), op.names(self._meta.names)
         if names != result._meta.names:
             result._put_names(names)
         return result

@@ -135,11 +135,17 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         self._start_stack(tds, dim, meta_of(tds, dim, name))
         return self
 
+    def _as_own(self, result: Any) -> Any:
+        """Return a lazy stack in the class of this one, which may be a subclass; anything else as it is."""
+        if type(self) is not containers.lazy is type(result):
+            return self._make(result.tensordicts, result._stack_dim)
+        return result
+
     def _restacked(self, tds: Iterable[Any], dim: int | None = None) -> Any:
-        """Return a stack of other elements with this one's name and hooks, in the class that the elements require."""
+        """Return a stack of other elements with this one's name and hooks."""
         tds = list(tds)
         dim = self._stack_dim if dim is None else dim
-        result = type(tds[0])._lazy(tds, dim)
+        result = self._as_own(type(tds[0])._lazy(tds, dim))
         stack, name = result._lazy_stack, self._stack_name
         if stack is not None:
             stack.hook_out, stack.hook_in = self.hook_out, self.hook_in
