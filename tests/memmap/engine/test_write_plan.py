@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_memmap.engine import executor, jobs, tuning, write_plan
+from tensordict_memmap.engine import direct, executor, jobs, tuning, write_plan
 from tensordict_memmap.engine.kernels import loader
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
@@ -104,8 +104,9 @@ def test_every_dtype_and_layout_is_written_bit_for_bit(tmp_path, dtype, name, wi
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.complex128], ids=str)
 def test_permutations_that_need_several_jobs_and_stagings(tmp_path, permutation, dtype, monkeypatch, with_kernels):
     monkeypatch.setattr(jobs, "JOB_BYTES", 3000)
-    monkeypatch.setattr(jobs, "STAGING_BYTES", 2048)
-    monkeypatch.setattr(jobs, "_local", threading.local())
+    for module in (jobs, direct):
+        monkeypatch.setattr(module, "STAGING_BYTES", 2048)
+    monkeypatch.setattr(direct, "_local", threading.local())
     source = bits((5, 31, 7, 12), dtype).permute(permutation)
     assert written(tmp_path, source, threads=3) == raw(source)
 

@@ -14,6 +14,7 @@ import torch
 
 from tensordict_memmap.engine.future import SaveFuture, end_pending
 from tensordict_memmap.saving.host_copy import copy_to_host
+from tensordict_memmap.schema.plan import memory_of
 
 
 class Pending:
@@ -62,7 +63,7 @@ def hold(data: Any) -> tuple[Any, Callable[[], None]]:
     def collect(leaf: torch.Tensor) -> torch.Tensor:
         number = None
         if leaf.layout is torch.strided and not leaf.is_nested:
-            number = places.setdefault(_memory(leaf), len(sources))
+            number = places.setdefault(memory_of(leaf) or id(leaf), len(sources))
             if number == len(sources):
                 sources.append(leaf.detach())
         order.append(number)
@@ -81,10 +82,3 @@ def hold(data: Any) -> tuple[Any, Callable[[], None]]:
     except BaseException:
         release()
         raise
-
-
-def _memory(tensor: torch.Tensor) -> Any:
-    """Return a key that is equal for tensors with the same memory."""
-    if not tensor.numel():
-        return id(tensor)
-    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg()

@@ -177,9 +177,3 @@ def _has_save(url: str) -> bool:
 def _boot() -> str:
     """Return an id of the last boot: after a crash, blocks that count as present may not have reached the disk."""
     return system_text("/proc/sys/kernel/random/boot_id") or str(os.getpid())
-
-
-def read_file(path: str) -> bytes:
-    """Return the content of a local file."""
-    with open(path, "rb") as file:
-        return file.read()

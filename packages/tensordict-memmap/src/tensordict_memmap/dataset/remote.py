@@ -12,6 +12,7 @@ import contextlib
 import os
 import weakref
 from functools import partial
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ from tensordict_memmap.dataset.mirror import (
     explained,
     identity_of,
     mirror,
-    read_file,
 )
 from tensordict_memmap.dataset.row_numbers import RowReader
 from tensordict_memmap.dataset.rows import Rows
@@ -94,7 +94,7 @@ class RemoteRows(RowReader):
         return RemoteRows.attached, state
 
     def _attach(self) -> None:
-        info = orjson.loads(read_file(os.path.join(self.folder, INFO)))
+        info = orjson.loads(FilePath(self.folder, INFO).read_bytes())
         self.identity: Any = info["identity"]
         files = [CachedFile(*one) for one in info["files"]]
         place = os.path.join(self.folder, SAVE)

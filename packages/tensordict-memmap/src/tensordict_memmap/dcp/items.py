@@ -147,7 +147,7 @@ class Described:
             self._put(paths[name], value)
         check_depth(self.schema)
 
-    def _put(self, path: StatePath, entry: Leaf | Value) -> None:
+    def _put(self, path: StatePath, entry: Leaf | Value | Dense) -> None:
         entry.key = tuple(map(str, path))
         node, name = self._node(path[:-1]), str(path[-1])
         if name in node.entries:
@@ -159,13 +159,8 @@ class Described:
     def _node(self, path: StatePath) -> Dense:
         found = self._nodes.get(path)
         if found is None:
-            key = tuple(map(str, path))
-            above, found = self._node(path[:-1]), Dense(key, "", ())
-            if key[-1] in above.entries:
-                raise _clash(key)
-            if isinstance(path[-1], int) and not above.entries:
-                self.lists.append(above.key)
-            above.entries[key[-1]] = self._nodes[path] = found
+            found = self._nodes[path] = Dense((), "", ())
+            self._put(path, found)
         return found
 
     @property

@@ -62,7 +62,7 @@ class DirectFile:
         if high - low < DIRECT_MIN or self._is_refused:
             syscalls.write_ranges_at(self._fd, addresses, sizes, offset)
             return
-        staging, staged = _staging(), 0
+        staging, staged = staging_block(), 0
         for address, nbytes in zip(addresses, sizes, strict=True):
             stop = address + nbytes
             while address < stop:
@@ -94,7 +94,7 @@ class DirectFile:
         self._file.close()
 
 
-def _staging() -> int:
+def staging_block() -> int:
     """Return the address of this thread's aligned block of `STAGING_BYTES`."""
     block = getattr(_local, "block", None)
     if block is None:

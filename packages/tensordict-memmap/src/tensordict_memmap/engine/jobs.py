@@ -9,7 +9,6 @@ Bytes that get a checksum are hashed while they are in the cache; blocks that no
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from math import prod
@@ -21,6 +20,7 @@ from xxhash import xxh3_64
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import Extent
+from tensordict_memmap.engine.direct import staging_block
 from tensordict_memmap.engine.gpu import from_gpu
 from tensordict_memmap.engine.scatter import scatter_jobs
 from tensordict_memmap.engine.segments import Segment, join_segments, whole_extent
@@ -76,17 +76,6 @@ def cut_into_jobs(
 _ROWS = 16
 """Rows packed together if the source is not dense along its last axis; fewer would waste parts of cache lines."""
 
-_local = threading.local()
-
-
-def _staging() -> int:
-    """Return the address of this thread's staging block."""
-    block = getattr(_local, "block", None)
-    if block is None:
-        block = _local.block = np.empty(STAGING_BYTES, dtype=np.uint8)
-        _local.address = block.ctypes.data
-    return int(_local.address)
-
 
 class _KernelWrite:
     """The write of a strided source, which kernels pack: ranges in C order, or blocks of rows if rows are very long."""
@@ -124,7 +113,7 @@ class _KernelWrite:
         Packing stops at multiples of ``unit`` items, which are whole rows. Writes end at multiples of half the staging
         block in the file; bytes that are packed beyond that go with the next write.
         """
-        width, staging, most = self.part.width, _staging(), STAGING_BYTES // 2
+        width, staging, most = self.part.width, staging_block(), STAGING_BYTES // 2
         state = xxh3_64() if self.extent is not None else None
         position, offset, packed = first, self.part.offset + first * width, 0
         while packed or position < last:
@@ -145,7 +134,7 @@ class _KernelWrite:
 
     def _write_rows(self, row: int, rows: int, first: int, last: int, file: Sink) -> None:
         """Write, for ``rows`` steps along the axis, the items ``first`` to ``last`` behind it, row by row."""
-        width, staging = self.part.width, _staging()
+        width, staging = self.part.width, staging_block()
         nbytes = (last - first) * width
         self.kernels.pack_block(staging, *self.source, row, rows, first, last, width)
         for number in range(rows):
