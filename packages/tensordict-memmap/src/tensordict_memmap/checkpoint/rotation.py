@@ -20,7 +20,6 @@ from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.storage import locks, ownership
-from tensordict_memmap.storage.removal import remove_tree
 from tensordict_memmap.storage.staging import remove_abandoned, staged_names, staging_name
 
 _NAME = re.compile(r"step-([0-9]+)(?:\.safetensors|\.tdz)?")
@@ -167,12 +166,4 @@ def _remove_remains(root: str) -> None:
         path = os.path.join(root, target)
         remove_abandoned(root, target, os.unlink, locks.FILE)
         with locks.locked(path), contextlib.suppress(OSError):
-            remove_abandoned(root, target, functools.partial(_remove_folder, keep_in=path))
-
-
-def _remove_folder(path: str, keep_in: str) -> None:
-    if os.path.isdir(path):
-        if ownership.read_valid_manifest(path) is None:
-            remove_tree(path)
-        else:
-            ownership.remove_save(path, keep_in=keep_in)
+            remove_abandoned(root, target, functools.partial(ownership.remove_save, keep_in=path))

@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from math import prod
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import xxhash
@@ -61,13 +61,13 @@ def _fill(save: RemoteSave, staged: str, identity: Any) -> None:
     node = parse(folder)
     sparse = _sparse_files(save, node, manifest, None if manifest is None else _committed_rows(manifest, folder))
     for name in sorted(_small_files(save, node)):
-        with _create(save, place, name) as file:
+        with open(save.target(place, name), "wb") as file:
             file.write(folder.read(name) or b"")
     for one in sparse:
-        with _create(save, place, one.path) as file:
+        with open(save.target(place, one.path), "wb") as file:
             file.truncate(one.size)
     if document is not None:
-        with _create(save, place, NAME) as file:
+        with open(save.target(place, NAME), "wb") as file:
             file.write(document)
     versions = {} if save.snapshot else _versions(save.store)
     info = {
@@ -104,15 +104,6 @@ def _sparse_files(save: RemoteSave, node: Node, manifest: Manifest | None, rows:
 
 def _row_bytes(leaf: Leaf) -> int:
     return prod(leaf.shape[1:]) * leaf.dtype.itemsize
-
-
-def _create(save: RemoteSave, place: str, name: str) -> BinaryIO:
-    """Open a new file of the cache; its path must not lead out of the folder."""
-    target = os.path.join(place, *name.split("/"))
-    if os.path.commonpath([place, os.path.abspath(target)]) != place:
-        raise ValueError(f"{save.url} is damaged: its file {name!r} is outside its folder; save again")
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    return open(target, "wb")
 
 
 def _committed_rows(manifest: Manifest, folder: RemoteFolder) -> int | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any
 
-from tensordict_memmap.engine.progress import progress_bar, shows_progress
+from tensordict_memmap.engine.progress import progress_if_long
 
 Progress = Callable[[int], None]
 """A callback that takes the number of bytes just written."""
@@ -42,14 +42,11 @@ def run_save(
         pbar: Whether to show a progress bar; None shows one on a terminal after two seconds, unless ``early``.
         where: The target, for messages.
     """
-    shown = shows_progress(False if early and pbar is None else pbar)  # a bar amid the output of other work disturbs it
+    shown = False if early and pbar is None else pbar  # a bar amid the output of other work disturbs it
 
     def work(progress: Progress | None, cancelled: Cancelled | None) -> Any:
-        if shown:
-            with progress_bar(total, progress, delay=0 if pbar else None) as report:
-                run(report, cancelled)
-        else:
-            run(progress, cancelled)
+        with progress_if_long(total, shown, progress) as report:
+            run(report, cancelled)
         return result()
 
     return SaveFuture(work, total, where) if early else work(None, None)

@@ -61,12 +61,14 @@ def progress_bar(
 
 
 @contextlib.contextmanager
-def progress_if_long(total: int, pbar: bool | None) -> Iterator[Callable[[int], None] | None]:
-    """Yield the function of `progress_bar`, or None if ``pbar`` or the terminal rules out a bar."""
+def progress_if_long(
+    total: int, pbar: bool | None, also: Callable[[int], None] | None = None
+) -> Iterator[Callable[[int], None] | None]:
+    """Yield the function of `progress_bar`, or ``also`` if ``pbar`` or the terminal rules out a bar."""
     if not shows_progress(pbar):
-        yield None
+        yield also
         return
-    with progress_bar(total, delay=0 if pbar else None) as report:
+    with progress_bar(total, also, delay=0 if pbar else None) as report:
         yield report
 
 

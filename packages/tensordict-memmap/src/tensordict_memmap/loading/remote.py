@@ -107,17 +107,25 @@ class RemoteSave:
             self.store.fs.get_file(self.store.root, path)
             return path
         os.makedirs(path)
-        targets = [os.path.join(path, *name.split("/")) for name in self.files]
-        for name, target in zip(self.files, targets, strict=True):
-            if os.path.commonpath([path, os.path.realpath(target)]) != os.path.realpath(path):
-                raise ValueError(f"{self.url} is damaged: its file {name!r} is outside its folder; save again")
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+        targets = [self.target(path, name) for name in self.files]
         self.store.fs.get([self.store.full_path(self.stored_path(name)) for name in self.files], targets)
         manifest = self.store.read(self.stored_path(NAME))
         if manifest is not None:
             with open(os.path.join(path, NAME), "wb") as file:
                 file.write(manifest)
         return path
+
+    def target(self, folder: str, name: str) -> str:
+        """Return the path of a file of the save in a local folder, and create the folders above it.
+
+        Raises:
+            ValueError: The path leads out of the folder.
+        """
+        place, target = os.path.realpath(folder), os.path.join(folder, *name.split("/"))
+        if os.path.commonpath([place, os.path.realpath(target)]) != place:
+            raise ValueError(f"{self.url} is damaged: its file {name!r} is outside its folder; save again")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        return target
 
     def _read_range(self, offset: int, nbytes: int) -> bytes:
         end = min(offset + nbytes, self.files[""])
