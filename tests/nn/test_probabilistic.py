@@ -98,6 +98,24 @@ def test_blocks_nest_and_decorate_and_may_be_for_one_thread():
     assert interaction_type() is None
 
 
+def test_blocks_of_two_threads_that_overlap_leave_no_value_behind():
+    begun, end = threading.Event(), threading.Event()
+
+    def first():
+        with set_interaction_type("mode"):
+            begun.set()
+            end.wait(60)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    begun.wait(60)
+    with set_interaction_type("random"):
+        end.set()
+        thread.join()
+        assert interaction_type() is InteractionType.RANDOM
+    assert interaction_type() is None
+
+
 # one module ----------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from tensordict_nn import (
     CompositeDistribution,
     Delta,
     EnsembleModule,
+    InteractionType,
     NormalParamExtractor,
     OneHotCategorical,
     ProbabilisticTensorDictModule,
@@ -30,6 +31,7 @@ from tensordict_nn import (
     as_tensordict_module,
     biased_softplus,
     dispatch,
+    interaction_type,
     set_interaction_type,
     symbolic_trace,
 )
@@ -428,6 +430,19 @@ def test_modules_become_graphs(name):
     expected = module(data())
     assert_close(graph(data()), expected)
     assert (graph.in_keys, graph.out_keys) == (module.in_keys, [key for key in module.out_keys if key != "_"])
+
+
+@pytest.mark.parametrize("thread_local", [False, True])
+def test_blocks_of_settings_are_compiled_in_one_graph(thread_local):
+    @torch.compile(fullgraph=True, backend="eager")
+    def seen(x):
+        with set_interaction_type("mode", thread_local=thread_local):
+            return x + (interaction_type() is InteractionType.MODE)
+
+    for _ in range(2):
+        assert seen(torch.zeros(1)).item() == 1 and interaction_type() is None
+    with set_interaction_type("random", thread_local=True):
+        assert seen(torch.zeros(1)).item() == 1 and interaction_type() is InteractionType.RANDOM
 
 
 def test_parameters_are_listed_in_compiled_code():

@@ -1,7 +1,8 @@
 """Settings: values that context managers change, for the process or for one thread.
 
 Calls read the settings for skipping modules, taking values of distributions and summing log-probabilities, so a read
-is one attribute access while no thread has its own value.
+is one attribute access while no thread has its own value. Blocks of several threads may end in any order: the end of a
+block reverts only its own change.
 """
 
 from __future__ import annotations
@@ -10,9 +11,29 @@ import copy
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+
+from tensordict_core.extension import is_compiling
 
 T = TypeVar("T")
+
+_NONE: Final = object()
+
+
+class _Own(threading.local):
+    """The value for one thread only; `_NONE` outside of its blocks."""
+
+    def __init__(self) -> None:
+        self.value: Any = _NONE
+
+
+class _Change:
+    """One change of a setting for all threads."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 class Setting(Generic[T]):
@@ -33,12 +54,13 @@ class Setting(Generic[T]):
     def __init__(self, value: T) -> None:
         self.value = value
         self.threads = 0  # the number of open blocks for one thread only
-        self._local = threading.local()
+        self._own = _Own()
+        self._changes = [_Change(value)]  # the changes for all threads, the latest last
 
     def get(self) -> T:
         """Return the value for this thread."""
-        if self.threads:
-            own: T = getattr(self._local, "value", self.value)
+        if self.threads and self._own.value is not _NONE:
+            own: T = self._own.value
             return own
         return self.value
 
@@ -48,26 +70,34 @@ class Setting(Generic[T]):
         Returns:
             The token for `leave`.
         """
-        if thread_local or (self.threads and hasattr(self._local, "value")):
-            token = (True, self._local.__dict__.get("value", self))
-            self._local.value = value
+        before = self._own.value
+        if thread_local or before is not _NONE:
+            self._own.value = value
             self.threads += 1
-            return token
-        token = (False, self.value)
+            return True, before
+        if is_compiling():  # Dynamo would compile again for each list of changes
+            before = self.value
+            self.value = value
+            return False, before
+        change = _Change(value)
+        self._changes.append(change)
         self.value = value
-        return token
+        return False, change
 
     def leave(self, token: tuple[bool, Any]) -> None:
         """End a block."""
         local, before = token
-        if not local:
-            self.value = before
-            return
-        self.threads -= 1
-        if before is self:
-            del self._local.value
+        if local:
+            self.threads -= 1
+            self._own.value = before
+        elif isinstance(before, _Change):
+            self._changes.remove(before)
+            latest = None
+            while latest is not self._changes[-1]:  # another thread began or ended a block meanwhile
+                latest = self._changes[-1]
+                self.value = latest.value
         else:
-            self._local.value = before
+            self.value = before
 
 
 class Block:
