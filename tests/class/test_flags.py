@@ -158,6 +158,26 @@ def test_frozen_instances_cannot_be_assigned():
     assert isinstance(hash(frozen), int) and len({frozen, frozen}) == 1
 
 
+def test_the_dims_of_frozen_instances_are_renamed_by_methods():
+    class Frozen(TensorClass["frozen"]):
+        x: torch.Tensor
+
+    frozen = Frozen(torch.zeros(3, 2), batch_size=[3, 2])
+    assert frozen.rename("a", "b").names == ["a", "b"]
+    assert frozen.refine_names(..., "b").names == [None, "b"]
+    assert frozen.rename_(b="c").names == [None, "c"]
+    assert torch.stack([frozen, frozen]).rename(c="d").names == [None, None, "d"]
+
+
+def test_a_field_named_names_takes_no_part_in_renaming_dims():
+    class Shadow(TensorClass["shadow"]):
+        x: torch.Tensor
+        names: str = "Ada"
+
+    renamed = Shadow(torch.zeros(3), batch_size=[3]).rename("a").rename(a="b")
+    assert renamed.names == "Ada" and renamed.to_tensordict().names == ["b"]
+
+
 def test_only_frozen_instances_are_hashable():
     class Open(TensorClass):
         x: torch.Tensor

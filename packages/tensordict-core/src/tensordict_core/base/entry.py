@@ -189,7 +189,7 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
         names = meta.names + nested[len(size) :]
         if names != nested:
             value = value._clone(False)
-            value.names = names
+            value._put_names(names)
     return value
 
 

@@ -33,11 +33,19 @@ class DimNames(Node):
         >>> TensorDict({}, [3, 4], names=["time", None]).names
         ['time', None]
         """
-        names = self._meta.names
-        return [None] * len(self._meta.batch_size) if names is None else list(names)
+        return self._dim_names()
 
     @names.setter
     def names(self, value: Sequence[str | None] | None) -> None:
+        self._name_dims(value)
+
+    # a tensorclass may refuse assignments to names, or have a field of this name
+
+    def _dim_names(self) -> list[str | None]:
+        names = self._meta.names
+        return [None] * len(self._meta.batch_size) if names is None else list(names)
+
+    def _name_dims(self, value: Sequence[str | None] | None) -> None:
         names = as_names(value, len(self._meta.batch_size))
         if names is not None:
             _check_names(self, names)
@@ -70,7 +78,7 @@ class DimNames(Node):
         >>> TensorDict({}, [3], names=["a"]).rename_(a="b").names
         ['b']
         """
-        self.names = self._renamed(names, rename_map)
+        self._name_dims(self._renamed(names, rename_map))
         return self
 
     def rename(self, *names: str | None, **rename_map: str) -> Self:
@@ -85,7 +93,7 @@ class DimNames(Node):
         if not names and not rename_map:
             raise ValueError("rename takes new names in order or by old name, got none; pass None to drop the names")
         out = self._clone(False)
-        out.names = self._renamed(names, rename_map)
+        out._name_dims(self._renamed(names, rename_map))
         return out
 
     def _renamed(self, names: tuple[str | None, ...], rename_map: dict[str, str]) -> list[str | None] | None:
@@ -95,12 +103,13 @@ class DimNames(Node):
             return None
         if not rename_map:
             return list(names)
-        unknown = [old for old in rename_map if old not in self.names]
+        own = self._dim_names()
+        unknown = [old for old in rename_map if old not in own]
         if unknown:
             raise ValueError(
-                f"Some names to be renamed were not part of the tensordict names: {unknown[0]!r}; use {self.names}"
+                f"Some names to be renamed were not part of the tensordict names: {unknown[0]!r}; use {own}"
             )
-        return [rename_map.get(name, name) if name is not None else None for name in self.names]
+        return [rename_map.get(name, name) if name is not None else None for name in own]
 
     def refine_names(self, *names: Any) -> Self:
         """Name dimensions that have no name yet; ``...`` skips the dimensions in its place.
@@ -111,7 +120,7 @@ class DimNames(Node):
         >>> TensorDict({}, [3, 4]).refine_names(..., "x").names
         [None, 'x']
         """
-        own = self.names
+        own = self._dim_names()
         given = list(names)
         if ... in given:
             at = given.index(...)
@@ -126,5 +135,5 @@ class DimNames(Node):
                 raise RuntimeError(
                     f"refine_names: cannot coerce TensorDict names {own} to {given}; use rename_ to change {old!r}"
                 )
-        self.names = given
+        self._name_dims(given)
         return self

@@ -160,7 +160,7 @@ class PrivateNames(Node):
         >>> td.names
         [None]
         """
-        self.names = None
+        self._put_names(None)
 
     def _get_names_idx(self, idx: Any) -> list[str | None] | None:
         """Return the names of the dimensions that remain after an index, ``None`` if there are none.

@@ -48,7 +48,7 @@ def sized(td: Any, options: BuildOptions) -> Any:
     elif auto_batch_size or (batch_dims is not None and auto_batch_size is None):
         td.auto_batch_size_(batch_dims)
     if names is not None:
-        td.names = names
+        td._name_dims(names)
     return td
 
 

@@ -269,7 +269,7 @@ def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool,
         meta = source._meta
         target._change_batch_size(meta.batch_size)
         if meta.names is not None:
-            target.names = meta.names
+            target._name_dims(meta.names)
     elif strict:
         have, got = set(_paths(target)), set(_paths(source))
         if have != got:
@@ -317,4 +317,4 @@ def _assign(target: Any, source: Any, assign: bool, sized: bool, plan: WritePlan
     if sized and size != target._meta.batch_size:
         target._change_batch_size(size)
     if source._meta.names is not None and source._meta.names != target._meta.names:
-        target.names = source._meta.names
+        target._name_dims(source._meta.names)

@@ -252,7 +252,7 @@ def lazy_stack(
     check_devices(nodes)
     result = type(first)._lazy(nodes, at)
     if stack_dim_name is not None:
-        names = list(result.names)
+        names = result._dim_names()
         names[at] = stack_dim_name
         result._set_meta(result._meta.named(as_names(names, len(names))))
     return result if out is None else _write_all("lazy_stack", result, out)
