@@ -116,8 +116,12 @@ def _lacks_no_tensors(program: Program, difference: Difference) -> bool:
 
 
 def _stays_lazy(program: Program, difference: Difference) -> bool:
-    """Whether ours is a lazy stack where the reference has a dense one; rows that differ are another difference."""
-    return difference.place.startswith("result") and is_kind(difference, "TensorDict", "LazyStackedTensorDict")
+    """Whether ours is a lazy stack where the reference has a dense one, or one along another dimension.
+
+    Rows that differ are another difference.
+    """
+    is_lazy = is_kind(difference, "TensorDict", "LazyStackedTensorDict") or difference.place.endswith(".stack_dim")
+    return difference.place.startswith("result") and is_lazy
 
 
 RULES = (

@@ -154,6 +154,8 @@ INDICES = (
     (r"np[.]ones\((\[[^]]*\])\)", r"torch.ones(\1, dtype=torch.float64)"),
     (r"NonTensorData\('v'\)", "'v'"),
     (r"{'q': 1}", "['q']"),
+    (r"^True$", "1"),
+    (r"^False$", "0"),
 )
 """Sources of indices and values, and others that mean the same."""
 

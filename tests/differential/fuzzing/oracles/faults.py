@@ -23,6 +23,17 @@ def _of_dtype(dtype: str, node: Node) -> Node:
     return replace(node, entries=node.entries | {key: replace(t, dtype=dtype) for key, t in tensors.items()})
 
 
+def _with_batch(node: Node) -> Node:
+    """The container with a batch dimension, if it has none."""
+    if node.batch or node.elements:
+        return node
+    entries = {
+        key: replace(entry, shape=(1, *entry.shape)) if isinstance(entry, structures.Tensor) else entry
+        for key, entry in node.entries.items()
+    }
+    return replace(node, batch=(1,), entries=entries)
+
+
 DTYPES = ("float32", "int64")
 
 _CHANGES: tuple[Change, ...] = (
@@ -52,8 +63,10 @@ def _with_fewer_faults(program: Program) -> Iterator[Program]:
     if program.call.template.startswith("setitem(x, "):
         for valid in ("0", "..."):
             yield replace(program, call=replace(program.call, template=f"setitem(x, I[{valid}], @)"))
-    for pattern, valid in ((r"b\(\[.*?\]\)", f"b({list(program.x.batch)})"), (r", -?\d+\)$", ", 0)")):
-        yield replace(program, call=replace(program.call, template=re.sub(pattern, valid, program.call.template)))
+    mask = f"b({list(program.x.batch)})"
+    for pattern, valid in ((r"b\(\[.*?\]\)", mask), (r", -?\d+\)$", ", 0)")):
+        template = re.sub(pattern, valid, program.call.template)
+        yield replace(program, call=replace(_with_sources(program.call, pattern, valid), template=template))
     operands = {name: structures.filled(node) for name, node in program.operands.items()}
     yield replace(program, x=structures.filled(program.x), operands=operands)
     for change in _CHANGES:
@@ -63,6 +76,9 @@ def _with_fewer_faults(program: Program) -> Iterator[Program]:
             if simple != node:
                 other = {"x": simple} if part == "x" else {"operands": {**program.operands, part: simple}}
                 yield replace(program, **other)
+    for name in program.operands:
+        yield replace(program, operands={**program.operands, name: structures.like(program.x)})
+    yield all_changed(_with_batch, program)
     for dtype in DTYPES:  # operands of one dtype, those of the call too
         simple = all_changed(functools.partial(_of_dtype, dtype), program)
         yield simple
