@@ -473,3 +473,17 @@ def test_a_ragged_stack_checks_the_size_of_repeated_rows():
     with pytest.raises(RuntimeError):
         stack.repeat_interleave(2, 1, output_size=5)
     assert stack.repeat_interleave(2, 1, output_size=4).batch_size == (2, 4)
+
+
+@pytest.mark.parametrize("dims", [None, (), []])
+def test_a_roll_without_dims_moves_whole_rows(dims):
+    td = TensorDict({"a": torch.arange(8).reshape(2, 2, 2)}, [2, 2])
+    rows = td["a"].reshape(4, 2).roll(1, 0).reshape(2, 2, 2)
+    for container in (td, lazy_stack(list(td.unbind(0)))):
+        assert container.roll(1, dims)["a"].equal(rows)
+
+
+def test_rows_are_written_to_elements_whose_entries_have_other_numbers_of_dimensions():
+    stack = lazy_stack([TensorDict({"a": torch.zeros(())}), TensorDict({"a": torch.zeros(3)})])
+    stack.set_at_("a", torch.tensor([1.0, 2.0]), ())
+    assert [td["a"].tolist() for td in stack.tensordicts] == [1.0, [2.0, 2.0, 2.0]]

@@ -432,3 +432,11 @@ def test_a_tensordict_over_a_value_is_an_error_that_names_the_value() -> None:
     td = TensorDict({"s": NonTensorData("text")}, [2])
     with pytest.raises(KeyError, match="'s' is a NonTensorData, not a tensordict"):
         td[0] = TensorDict({"s": TensorDict({"q": 1.0})})
+
+
+def test_a_value_that_is_written_at_an_index_of_a_locked_tensordict_stays_locked() -> None:
+    td = TensorDict({"n": {"s": NonTensorData("text")}}, [2])
+    stack = lazy_stack([TensorDict({"s": NonTensorData("text")}, [2]) for _ in range(2)])
+    for locked, key in ((td.lock_(), ("n", "s")), (stack.lock_(), "s")):
+        locked.set_at_(key, "new", 0)
+        assert locked.is_locked and locked.get(key).is_locked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzing.predicates import seen
+from fuzzing.predicates import Rule, seen, writes_to_keys_of_some_elements
 from fuzzing.words import IN_PLACE, MORE, RESHAPES, SUMS, VALUES
 
 CONTAINERS = (
@@ -101,7 +101,7 @@ CONTAINERS = (
         text=r"np\.ones|\{'q'|item=\(\)|, \(\)[,)]",
     ),
     seen("names of nested tensordicts after", calls="flipud", kind="names", place="[.]", kinds="lazy"),
-    seen("`stack[index] = 1.0`", calls="setitem (value|key)", kind="values", kinds="ragged"),
+    Rule("`stack[index] = 1.0`", writes_to_keys_of_some_elements),
     seen("`lazy.narrow(...)`", calls="expand_as", kind="locked", kinds="lazy"),
     seen("memory after the block", calls="view block", kind="shares", kinds="lazy", theirs="False", ours="True"),
     seen("`lazy.narrow(...)`", calls="narrow|expand|broadcast_to", kind="shares|kind|keys", kinds="lazy"),
@@ -127,7 +127,15 @@ CONTAINERS = (
     seen("`td.flatten(end_dim=1)`", calls="flatten", kind="^result", ours="exchange them", kinds="lazy"),
     seen('`tc.pop("label")`', calls="get", kind="kind", kinds="class", theirs="^NonTensor"),
     seen("`tc[index] = array`", calls="setitem td", kind="shares", kinds="^class", theirs="False", text=r"I\[None\]"),
-    seen('`stack[index] = {"s": {"r": 1.0}}`', calls="setitem value", place="[.]s[.]r$", kind="kind", kinds="lazy"),
+    seen('`stack[index] = {"s": {"r": 1.0}}`', calls="setitem .*", place="[.]s[.]r$", kind="kind", kinds="lazy"),
+    seen(
+        '`stack[index] = {"s": {"r": 1.0}}`',
+        calls="setitem .*",
+        kind="^AttributeError > result",
+        theirs="'float' object has no attribute 'shape'",
+        kinds="lazy",
+        text="'r': 1.0",
+    ),
     seen(
         "an invalid in-place write into a nested",
         kind="ValueError > Runtime",

@@ -279,7 +279,6 @@ RARE = (
     seen("`td.split_keys([", calls="split_keys", kind="keys", kinds="^lazy.*ragged", text="strict=False"),
     seen("the locks of results of `pow", calls="densify", kind="locked", theirs="True", kinds="locked"),
     seen("`torch.vmap` over the stack dim", calls="vmap", kind="rows|keys|length", kinds="^lazy.*(class|Value)"),
-    seen("`stack[index] = 1.0`", calls="update_at_", kind="values", kinds="^lazy.*ragged", text="y = "),
     seen(
         "non-tensor values after comparisons",
         calls="new_.*",
@@ -435,7 +434,6 @@ RARE = (
     ),
     seen("`tc[index] = array` of a NumPy", calls="setitem td", kind="dtype|values", kinds="^class", text=r"I\[None\]"),
     seen("`tc.update_at_(other, index)`", calls="update_at_", kind="values|shares", kinds="class", text=r"y = .*Point"),
-    seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"dims=\[\]|, \[\]\)"),
     seen(
         "the dtype of `td.clamp_max(tensor)`",
         calls="addcmul|addcdiv",

@@ -84,7 +84,6 @@ RESULTS = (
         theirs="Tensor",
     ),
     seen("names of nested tensordicts after", calls="(torch[.])?squeeze", kind="names", place="[.]"),
-    seen("`td.roll(1, ())`", calls="roll", kind="values", text=r"\(\)"),
     seen(
         "nested lazy stacks, and lazy stacks of tensorclasses",
         calls="split_keys|separates",

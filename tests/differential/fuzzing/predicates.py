@@ -29,7 +29,16 @@ __all__ = [
         "keeps_more",
         "loses_names",
     ),
-    *("junk_is_wrong", "names_the_argument", "overlapping_keys", "seen", "spaces", "tensors", "works"),
+    *(
+        "junk_is_wrong",
+        "names_the_argument",
+        "overlapping_keys",
+        "seen",
+        "spaces",
+        "tensors",
+        "works",
+        "writes_to_keys_of_some_elements",
+    ),
 ]
 
 
@@ -45,6 +54,10 @@ def has(program: Program, kind: str) -> bool:
     """Whether a container of the program is, or holds, one of a kind."""
     nodes = (program.x, *program.operands.values())
     return any(kind in node.label.split("+") for node in nodes)
+
+
+WRITES_AT = ("setitem value", "setitem key", "setitem td", "set_at_", "update_at_", "copy_at_")
+"""The calls that write at an index."""
 
 
 def works(difference: Difference, *starts: str) -> bool:
@@ -190,6 +203,23 @@ def keeps_more(difference: Difference) -> bool:
         theirs, ours = (set(map(repr, ast.literal_eval(text))) for text in (difference.theirs, difference.ours))
         return theirs < ours
     return is_kind(difference, "TensorDict", "LazyStackedTensorDict") or difference.place.endswith("stack_dim")
+
+
+def writes_to_keys_of_some_elements(program: Program, difference: Difference) -> bool:
+    """Whether a write at an index gives other values of an entry that only some elements of a lazy stack have."""
+    if difference.kind != "values" or program.call.name not in WRITES_AT:
+        return False
+    path = difference.place.split(".")[1:]
+    node: Any = program.x
+    while path and isinstance(node, structures.Node):
+        name, *path = path
+        if node.kind == "lazy" and name.isdigit():
+            if any(tuple(path) not in structures.paths(element) for element in node.elements):
+                return True
+            node = node.elements[int(name)]
+        else:
+            node = node.entries.get(name)
+    return False
 
 
 def loses_names(difference: Difference) -> bool:

@@ -156,6 +156,9 @@ def on_the_way(value: Any, place: str) -> list[Any]:
 
 def _has_property(simple: Program, program: Program, difference: Difference) -> bool:
     """Whether ours gives the names, the device or the lock that differ also with the simpler program."""
+    if difference.place == "is x":
+        one, other = (programs.run(each, spaces()[1]).values or {} for each in (simple, program))
+        return one.get("is x") == other.get("is x")
     if difference.kind not in PROPERTIES or difference.place.startswith("construct."):
         return True
     variable, *_ = re.findall(r"\w+", difference.place)

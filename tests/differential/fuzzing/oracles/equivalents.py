@@ -88,6 +88,7 @@ def _of_selected_keys(program: Program) -> list[Program]:
     """The program of the entries under ``keys_to_update`` only."""
     given = _bound(program)
     keys, source = given.pop("keys_to_update", ""), given.get("input_dict_or_td", "")
+    keys = f"[{keys}]" if keys.startswith("'") else keys
     if not keys.startswith("[") or source not in program.operands:
         return []
     chosen = f"{{k: {source}.get(k) for k in {keys} if k in {source}.keys(True)}}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -176,12 +175,3 @@ def ignores_an_argument(explain: Explain) -> Callable[[Program, Difference], boo
         return False
 
     return matches
-
-
-def changes_nothing_silently(program: Program, difference: Difference) -> bool:
-    """Whether ours refuses a write of a value which the reference accepts, without writing it anywhere."""
-    if not _accepts(difference) or not program.call.name.startswith(("set", "update", "copy_", "fill")):
-        return False
-    end = programs.run(program, spaces()[0])
-    before, after = (end.before or {}).get("x"), (end.values or {}).get("x")
-    return all(d.kind == "shares" for d in differences(before, after)) and bool(math.prod(program.x.batch))

@@ -229,7 +229,10 @@ class LazyIndexing:
 
     def _shaped_as_part(self: Any, key: str, index: Index, value: Any) -> Any:
         """Return a tensor in the shape of the part of an entry that it is written to, as torch broadcasts it."""
-        shape = self._shape_of(key)
+        try:
+            shape = self._shape_of(key)
+        except errors.StackError:  # not even the numbers of dimensions agree
+            return value
         if -1 in shape:
             return value
         size = (index.positions() if index.has_bools else index).meta(self._meta).batch_size

@@ -45,7 +45,7 @@ def _put_values(holder: Any, key: str, index: Index, values: NonTensorDataBase) 
     old = holder._get(key)
     new = old._put_node(index, values)
     if new is not old:
-        holder._set(key, new)
+        holder._set(key, new.lock_() if old._locked else new)
 
 
 def register_value_writer(writer: ValueWriter) -> None:

@@ -71,12 +71,13 @@ class Rearrangement(Shape):
         tensor([2, 0, 1])
         """
         size = self._meta.batch_size
-        if dims is None:
+        chosen = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
+        if not chosen:  # torch flattens each leaf, of which a row would get parts of others
             rolled = self.reshape(-1).roll(shifts, 0).reshape(size)
             if rolled._meta.names != self._meta.names:
                 rolled._put_names(self._meta.names)
             return self._in_place(rolled, inplace)
-        normal = [normal_dim(d, size) for d in ([dims] if isinstance(dims, int) else dims)]
+        normal = [normal_dim(d, size) for d in chosen]
         return self._in_place(self._batch_op(lambda leaf: leaf.roll(shifts, normal)), inplace)
 
     def rot90(self, k: int = 1, dims: Sequence[int] = (0, 1)) -> Self:
