@@ -128,3 +128,10 @@ def test_bad_names_are_refused() -> None:
         td.names = ["x", "y"]
     with pytest.raises(ValueError, match=r"names are non-unique.*rename one"):
         td.names = ["x", "x", "y"]
+
+
+@pytest.mark.parametrize("empty_lazy", [False, True])
+def test_values_of_new_tensordicts_have_their_names(empty_lazy: bool) -> None:
+    td = TensorDict({"a": torch.ones(2, 3), "s": NonTensorData("text")}, [2, 3], names=["x", "y"])
+    new = td.new_ones([4, 2, 3], empty_lazy=empty_lazy)
+    assert new.get("s").names == new.names == [None, "x", "y"]

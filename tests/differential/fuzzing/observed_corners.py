@@ -179,6 +179,13 @@ CORNERS = (
     ),
     seen(
         RAGGED,
+        calls="addc(mul|div)_?",
+        kind="^KeyError > result",
+        theirs=r"keys in tensordicts mismatch.*'\d', ",
+        kinds="^lazy.*ragged",
+    ),
+    seen(
+        RAGGED,
         calls="del_|delitem key",
         kind="^KeyError > result",
         theirs="No sub-tensordict with key",

@@ -26,6 +26,7 @@ __all__ = [
         "has_nothing_to_change",
         "is_kind",
         "junk_is_refused",
+        "keeps_its_operands",
         "keeps_more",
         "loses_names",
     ),
@@ -70,10 +71,11 @@ def changes_nothing(program: Program, difference: Difference) -> bool:
     if not difference.kind.endswith("> result"):
         return False
     end = programs.run(program, spaces()[1])
-    return _keeps_its_operands(end)
+    return keeps_its_operands(end)
 
 
-def _keeps_its_operands(end: Outcome) -> bool:
+def keeps_its_operands(end: Outcome) -> bool:
+    """Whether a program leaves its operands as they are."""
     before, after = end.before or {}, end.values or {}
     # what is described before has no source to share memory with
     return all(d.kind == "shares" for name in before for d in differences(before[name], after[name]))
@@ -84,7 +86,7 @@ def has_nothing_to_change(program: Program, difference: Difference) -> bool:
     if not changes_nothing(program, difference):
         return False
     end = programs.run(replace(program, x=replace(program.x, suffix="")), spaces()[0])
-    return end.error is None and _keeps_its_operands(end)
+    return end.error is None and keeps_its_operands(end)
 
 
 def both_refuse(difference: Difference) -> bool:

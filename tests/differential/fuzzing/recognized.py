@@ -107,6 +107,7 @@ RECOGNIZED = (
                     "TypeError: clamp",
                     "TypeError: bitwise",
                     "TypeError: logical",
+                    "TypeError: fill_() received",
                 )
             )
         ),

@@ -35,6 +35,7 @@ from fuzzing.predicates import (
     has,
     is_kind,
     junk_is_refused,
+    keeps_its_operands,
     keeps_more,
     names_the_argument,
     spaces,
@@ -168,6 +169,15 @@ RULES = (
     Rule(
         "`td.apply_(fn)` where the result has another shape",
         lambda p, d: p.call.name in ("apply", "apply_", "named_apply") and d.kind == "result > InPlaceShapeError",
+    ),
+    Rule(
+        "`td.apply_(fn)` where the result has another shape",
+        lambda p, d: (
+            p.call.name == "apply_"
+            and d.kind == "result > RuntimeError"
+            and "batch dimension mismatch" in d.ours
+            and keeps_its_operands(programs.run(p, spaces()[0]))
+        ),
     ),
     Rule(
         "in-place and ternary operations where `other` has more keys",

@@ -227,7 +227,7 @@ def rows_move(program: Program, difference: Difference) -> bool:
 
 
 def _names_a_tensor(program: Program) -> bool:
-    names = ("other", "end", "min", "max")
+    names = ("other", "end", "weight", "min", "max")
     return any(name in names and source.startswith("t(") for name, source in program.call.arguments)
 
 

@@ -123,17 +123,22 @@ def _new(name: str, td: N, size: torch.Size, create: Callable[..., Tensor], opti
         new(leaf, size + leaf.shape[dims:] if has_batch else leaf.shape)
         for leaf, has_batch in zip(td._leaves(), flags, strict=True)
     ]
-    how = How(
-        size=lambda own: torch.Size((*size, *own[dims:])),
-        names=lambda own: own and _named_from_the_end(own, len(own) - dims + len(size)),
-        device=device,
-    )
+    how = _resized(size, dims, device)
     # an unbatched tensor keeps its values when the batch size changes, so it is replaced first
     renewed = td if all(flags) else td._rebuild(iter(leaves), How(device=device))
     result = renewed._rebuild(iter(leaves), how)
     if size != td._meta.batch_size:
         _blank_values(result, td)
     return result
+
+
+def _resized(size: torch.Size, dims: int, device: Any) -> How:
+    """Return how nodes are rebuilt whose first ``dims`` sizes are replaced; the names of the last of them stay."""
+    return How(
+        size=lambda own: torch.Size((*size, *own[dims:])),
+        names=lambda own: own and _named_from_the_end(own, len(own) - dims + len(size)),
+        device=device,
+    )
 
 
 def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.Size], Tensor], device: Any) -> Any:
@@ -147,8 +152,7 @@ def _new_without_slices(td: Any, size: torch.Size, new: Callable[[Tensor, torch.
         if is_leaf_tensor(value):
             entries[key] = new(value, size + value.shape[dims:])
         elif value._is_opaque:
-            how = How(size=lambda own: torch.Size((*size, *own[dims:])), device=device)
-            entries[key] = value._rebuild(iter(value._leaves()), how)
+            entries[key] = value._rebuild(iter(value._leaves()), _resized(size, dims, device))
         else:
             nested = torch.Size((*size, *value._meta.batch_size[dims:]))
             entries[key] = _new_without_slices(value, nested, new, device)
