@@ -237,7 +237,7 @@ def mutate_files(files, chance):
             files[name] = mutate_pt(files[name], chance)
         elif name.endswith(".safetensors"):
             files[name] = mutate_safetensors(files[name], chance)
-        elif name.endswith(".shape.memmap") and chance.random() < 0.8:
+        elif name.endswith(".shape.memmap") and files[name] and chance.random() < 0.8:
             files[name] = number_at(files[name], chance.randrange(len(files[name])) // 8 * 8, "<Q", chance)
         else:
             files[name] = flip(files[name], chance)
