@@ -313,6 +313,11 @@ def test_a_tensordict_that_was_locked_before_it_was_consolidated_is_locked_after
     assert [again.is_locked, again["n"].is_locked, further.is_locked] == [lock] * 3
 
 
+def test_a_pickle_of_an_earlier_version_which_says_that_it_was_locked_is_not():
+    make, (skeleton, buffer, _) = TensorDict({"a": torch.randn(3)}).consolidate().__reduce__()
+    assert not make(skeleton, buffer, True).is_locked
+
+
 def test_torch_save_takes_a_consolidated_tensordict_of_several_dtypes(tmp_path):
     td = TensorDict({"a": torch.arange(3), "b": torch.ones(3, dtype=torch.bool), "n": {"c": torch.randn(3)}}, [3])
     torch.save(td.consolidate(), tmp_path / "data.pt")

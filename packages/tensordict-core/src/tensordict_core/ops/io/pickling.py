@@ -56,18 +56,18 @@ def _new(cls: type[Any]) -> Any:
     return cls._blank() if hasattr(cls, "_blank") else object.__new__(cls)
 
 
-def _consolidated(skeleton: Any, buffer: torch.Tensor, locked: bool) -> Any:
-    """Return a tensordict whose leaves are views of a buffer, from what its pickle holds.
+def _consolidated(skeleton: Any, buffer: torch.Tensor, _: bool) -> Any:
+    """Return a tensordict whose leaves are views of a buffer, from what its pickle holds; it is not locked.
 
-    Args:
-        skeleton: The tensordict without its leaves.
-        buffer: The bytes of the leaves.
-        locked: Whether the tensordict was locked before it was consolidated. The lock that ``consolidate`` adds keeps
-            the buffer complete for the pickle; the process that receives it may add keys.
+    The lock that ``consolidate`` adds keeps the buffer complete for the pickle. Who receives it may add keys. Pickles
+    of earlier versions hold whether it was locked in any way, which is ignored.
     """
-    td = over_buffer(unpack(skeleton, buffer), buffer)
-    if not locked:
-        return td
+    return over_buffer(unpack(skeleton, buffer), buffer)
+
+
+def _locked_consolidated(skeleton: Any, buffer: torch.Tensor) -> Any:
+    """Return the same for a tensordict that was locked before it was consolidated: it is locked."""
+    td = _consolidated(skeleton, buffer, False)
     td._annotations[WAS_LOCKED] = True
     return td.lock_()
 
@@ -90,7 +90,7 @@ def trust(*classes: Any) -> None:
     Reading such a pickle only sets attributes of a node, so it is as safe as reading a tensor. Its contents are
     checked too: a value of a class that is not trusted is refused.
     """
-    torch.serialization.add_safe_globals([_new, _consolidated, Slot, Meta, *classes])
+    torch.serialization.add_safe_globals([_new, _consolidated, _locked_consolidated, Slot, Meta, *classes])
 
 
 class Serialization(Node):
@@ -198,7 +198,9 @@ class Serialization(Node):
         buffer = notes.get(CONSOLIDATED)
         skeleton = None if buffer is None else skeleton_over(self, buffer)
         if skeleton is not None:
-            return _consolidated, (skeleton, buffer, self._locked and notes.get(WAS_LOCKED, False))
+            if self._locked and notes.get(WAS_LOCKED):
+                return _locked_consolidated, (skeleton, buffer)
+            return _consolidated, (skeleton, buffer, False)
         state = self.__getstate__()  # called first, because it completes a deferred tensordict and so changes its class
         return _new, (type(self),), state
 
