@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
@@ -61,6 +62,14 @@ class Team:
 
 _teams: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Team]] = weakref.WeakKeyDictionary()
 """The teams of each default process group, which a program may destroy and make again."""
+
+
+@atexit.register
+def _close_links() -> None:
+    # while the interpreter still works: threads of gloo that are left to its finalization may abort the process
+    for team in [team for teams in list(_teams.values()) for team in teams.values()]:
+        if team.link is not None:
+            team.link.close()
 
 
 def team_of(group: Any = None) -> Team:
