@@ -180,6 +180,97 @@ def test_an_end_in_the_middle_of_a_message_is_an_error(exchange):
     exchange(scenario)
 
 
+def test_an_end_behind_the_length_of_a_header_is_an_error(exchange):
+    async def scenario(one, other):
+        one._writer.write((100).to_bytes(8, "little"))
+        await one.aclose()
+        with pytest.raises(EOFError, match="in the middle"):
+            [td async for td in other]
+
+    exchange(scenario)
+
+
+def test_a_receive_that_is_cancelled_in_a_message_is_continued_by_the_next_one(exchange):
+    async def scenario(one, other):
+        header = json.dumps(HEADER).encode()
+        content = len(header).to_bytes(8, "little") + header + torch.tensor([1.0, 2.0]).numpy().tobytes()
+        for part in (content[:3], content[3:8], content[8:20], content[20:-5]):
+            await written(one, part)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(other.arecv(), 0.1)
+        await written(one, content[-5:])
+        return await other.arecv()
+
+    assert exchange(scenario)["a"].tolist() == [1.0, 2.0]
+
+
+def test_a_send_that_is_cancelled_in_a_message_leaves_no_half_of_it(exchange):
+    async def scenario(one, other):
+        message = TensorDict({"a": torch.arange(1 << 20), "b": torch.ones(3)})
+        sending = asyncio.ensure_future(one.asend(message))
+        await asyncio.sleep(0.1)
+        sending.cancel()
+        sending = asyncio.ensure_future(one.asend(message + 1))
+        first = (await other.arecv()).clone()
+        second = await other.arecv()
+        await sending
+        return first, second
+
+    first, second = exchange(scenario)
+    assert first["a"][-1] == (1 << 20) - 1 and first["b"].tolist() == [1, 1, 1]
+    assert second["a"][-1] == 1 << 20 and second["b"].tolist() == [2, 2, 2]
+
+
+def test_a_tensor_may_change_when_its_send_has_returned():
+    async def run():
+        async with await TensorDictServer.start(0) as server:
+            one = await TensorDictPipe.connect("127.0.0.1", server.port)
+            async with one, await server.accept() as other:
+                for pipe in (one, other):
+                    assert pipe._writer.transport.get_write_buffer_limits() == (0, 0)
+                await asyncio.gather(one.asend(TensorDict({"a": torch.zeros(1 << 20)})), other.arecv())
+                assert one._writer.transport.get_write_buffer_size() == 0
+
+    asyncio.run(run())
+
+
+def test_a_listener_that_is_cancelled_frees_its_port():
+    async def run():
+        async with await TensorDictServer.start(0) as server:
+            port = server.port
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(TensorDictPipe.listen(port), 0.1)
+        async with await TensorDictServer.start(port) as server:
+            return server.port == port
+
+    assert asyncio.run(run())
+
+
+def test_a_program_that_fails_does_not_end_the_server():
+    async def run():
+        reports = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reports.append(context))
+
+        async def double(pipe):
+            async for td in pipe:
+                await pipe.asend(td * 2)
+
+        async with await TensorDictServer.start(0) as server:
+            task = asyncio.create_task(server.serve(double))
+            async with await TensorDictPipe.connect("127.0.0.1", server.port) as hostile:
+                await written(hostile, (1 << 40).to_bytes(8, "little"))
+                with pytest.raises(EOFError):
+                    await hostile.arecv()
+            async with await TensorDictPipe.connect("127.0.0.1", server.port) as pipe:
+                await pipe.asend(TensorDict({"n": 3}))
+                result = (await pipe.arecv())["n"].item()
+            task.cancel()
+        return result, [str(report["exception"]) for report in reports]
+
+    result, [error] = asyncio.run(asyncio.wait_for(run(), 60))
+    assert result == 6 and "a header of" in error
+
+
 def test_one_listener_waits_for_one_program_and_a_server_serves_several():
     async def run():
         async with await TensorDictServer.start(0) as server:

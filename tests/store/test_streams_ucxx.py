@@ -16,6 +16,7 @@ import torch
 
 from tensordict_core import TensorDict
 from tensordict_store import TensorDictPipe, TensorDictServer
+from tensordict_store.streams.wire import describe
 
 
 class UCXError(Exception): ...
@@ -147,6 +148,32 @@ def test_a_receive_that_is_cancelled_loses_no_message():
         waiting.cancel()
         assert (await passed(other, one, TensorDict({"a": 7})))["a"] == 7
         assert (await passed(other, one, TensorDict({"a": 8})))["a"] == 8
+        await asyncio.gather(one.aclose(), other.aclose())
+        await server.aclose()
+
+    asyncio.run(exchange())
+
+
+def test_calls_that_are_cancelled_in_a_message_leave_no_half_of_it():
+    async def exchange():
+        server, one, other = await ends()
+        header, [leaf] = describe(TensorDict({"a": torch.arange(1 << 18)}))
+        content = len(header).to_bytes(8, "little") + header + leaf.numpy().tobytes()
+        for part in (content[:3], content[3:8], content[8:20], content[20:-5]):
+            one._writer.write(part)
+            await one._writer.drain()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(other.arecv(), 0.1)
+        one._writer.write(content[-5:])
+        await one._writer.drain()
+        assert (await other.arecv())["a"].equal(leaf)
+
+        sending = asyncio.ensure_future(one.asend(TensorDict({"b": torch.arange(1 << 18), "c": torch.ones(3)})))
+        for _ in range(4):  # some of its parts are sent then
+            await asyncio.sleep(0)
+        sending.cancel()
+        await passed(one, other, TensorDict({"d": 1}))
+        assert (await other.arecv())["d"] == 1
         await asyncio.gather(one.aclose(), other.aclose())
         await server.aclose()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 
 from tensordict_store.streams import ucxx
-from tensordict_store.streams.wire import MAX_HEADER, Structure, describe, parse
+from tensordict_store.streams.wire import ALIGNMENT, MAX_HEADER, Structure, describe, parse
 
 _CHUNK = 1 << 20
 """The number of bytes that are read at once."""
+
+
+class _Closed(EOFError):
+    """The other end closed the pipe between two messages."""
 
 
 class TensorDictPipe:
@@ -61,9 +65,13 @@ class TensorDictPipe:
         self._consolidated = consolidated
         self._max_bytes = max_bytes
         self._sent: bytes | None = None
+        self._length: int | None = None  # of the header of a message that is being received
         self._structure: Structure | None = None
         self._buffer: Tensor | None = None
+        self._filled = 0  # bytes of the buffer that are received
         self._received: Any = None
+        if isinstance(writer, asyncio.StreamWriter):  # else drain() returns while a part of a tensor is not sent yet
+            writer.transport.set_write_buffer_limits(0)
 
     @classmethod
     async def connect(
@@ -146,11 +154,15 @@ class TensorDictPipe:
         [tensor(1), None]
         """
         server = await TensorDictServer.start(port, host=host, consolidated=consolidated, ssl=ssl, transport=transport)
-        pipe = await server.accept()
+        try:
+            pipe = await server.accept()
+        except BaseException:  # a call that is cancelled frees the port
+            await server.aclose()
+            raise
         return cls(pipe._reader, pipe._writer, consolidated=consolidated, listener=server)
 
     async def asend(self, td: Any) -> None:
-        """Send a tensordict.
+        """Send a tensordict; a message that was begun is sent completely, even if the call is cancelled.
 
         Args:
             td: A tensordict, lazy stack of equal elements, or tensorclass, which arrives as a tensordict.
@@ -169,22 +181,30 @@ class TensorDictPipe:
         tensor([0, 1, 2])
         """
         header, leaves = describe(td)
-        if header == self._sent:
-            self._writer.write(bytes(8))
-        else:
-            self._writer.write(len(header).to_bytes(8, "little") + header)
-            self._sent = header
-        end = 0
-        for leaf, (start, stop) in zip(leaves, parse(header).ranges(), strict=True):
-            self._writer.write(bytes(start - end))
+        parts = self._parts(header, leaves)
+        try:
+            for part in parts:
+                self._writer.write(part)
+                await self._writer.drain()
+        except asyncio.CancelledError:  # the other end would take the next message for the rest of this one
+            for part in parts:
+                self._writer.write(bytes(part))
+            raise
+
+    def _parts(self, header: bytes, leaves: Sequence[Tensor]) -> Iterator[bytes | memoryview]:
+        """Yield the bytes of a message: the header, if it is a new one, and the leaves."""
+        same, self._sent = header == self._sent, header
+        yield bytes(8) if same else len(header).to_bytes(8, "little") + header
+        padding = 0
+        for leaf in leaves:
+            if padding:
+                yield bytes(padding)
             if leaf.numel():
-                self._writer.write(leaf.reshape(-1).view(torch.uint8).numpy().data)
-            end = stop
-            await self._writer.drain()
-        await self._writer.drain()
+                yield leaf.reshape(-1).view(torch.uint8).numpy().data
+            padding = -leaf.nbytes % ALIGNMENT
 
     async def arecv(self, td: Any = None, *, device: torch.device | str | int | None = None) -> Any:
-        """Receive a tensordict.
+        """Receive a tensordict; a call after one that was cancelled receives the rest of the same message.
 
         Args:
             td: A tensordict that is updated in place with the values, and returned.
@@ -204,52 +224,57 @@ class TensorDictPipe:
         tensor([0., 1., 2.])
         """
         try:
-            structure = await self._next_structure()
-        except asyncio.IncompleteReadError as error:
-            if error.partial:
-                raise EOFError("the pipe was closed in the middle of a message; receive from a new one") from None
-            raise EOFError("the pipe is closed; connect again to receive more") from None
-        assert self._buffer is not None
-        try:
-            await self._read_into(self._buffer)
+            structure, buffer = await self._receive()
         except asyncio.IncompleteReadError:
             raise EOFError("the pipe was closed in the middle of a message; receive from a new one") from None
-        received = structure.build(self._buffer) if self._received is None else self._received
+        received = structure.build(buffer) if self._received is None else self._received
         if self._consolidated:
             self._received = received
+        else:
+            self._buffer = None
         if td is not None:
             received = td.update_(received)
         return received if device is None else received.to(device)
 
-    async def _next_structure(self) -> Structure:
-        length = int.from_bytes(await self._reader.readexactly(8), "little")
-        if length > MAX_HEADER:
-            raise ValueError(
-                f"a header of {length} bytes is announced, and at most {MAX_HEADER} are read; close the pipe"
-            )
-        if length:
-            structure = parse(await self._reader.readexactly(length))
+    async def _receive(self) -> tuple[Structure, Tensor]:
+        """Return the structure of the next message and the bytes of its leaves; attributes keep the progress."""
+        if self._length is None:
+            self._length = await self._next_length()
+        if self._length:
+            structure = parse(await self._reader.readexactly(self._length))
             if structure.nbytes() > self._max_bytes:
                 raise ValueError(
                     f"a message of {structure.nbytes()} bytes is announced, and at most {self._max_bytes} are read; "
                     "pass a larger max_bytes"
                 )
-            self._structure, self._buffer, self._received = structure, None, None
+            self._length, self._structure, self._buffer, self._received = 0, structure, None, None
         if self._structure is None:
             raise ValueError("the first message has no header; connect two ends of the same version")
-        if self._buffer is None or not self._consolidated:
+        if self._buffer is None:
             self._buffer = torch.empty(self._structure.nbytes(), dtype=torch.uint8, device="cpu")
-        return self._structure
-
-    async def _read_into(self, buffer: Tensor) -> None:
-        memory = buffer.numpy().data
-        position = 0
-        while position < len(memory):
-            data = await self._reader.read(min(_CHUNK, len(memory) - position))
+        memory = self._buffer.numpy().data
+        while self._filled < len(memory):
+            data = await self._reader.read(min(_CHUNK, len(memory) - self._filled))
             if not data:
-                raise asyncio.IncompleteReadError(b"", len(memory) - position)
-            memory[position : position + len(data)] = data
-            position += len(data)
+                raise asyncio.IncompleteReadError(b"", len(memory) - self._filled)
+            memory[self._filled : self._filled + len(data)] = data
+            self._filled += len(data)
+        self._length, self._filled = None, 0
+        return self._structure, self._buffer
+
+    async def _next_length(self) -> int:
+        """Return the length of the header of the next message; 0 if it has that of the previous one."""
+        try:
+            length = int.from_bytes(await self._reader.readexactly(8), "little")
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                raise
+            raise _Closed("the pipe is closed; connect again to receive more") from None
+        if length > MAX_HEADER:
+            raise ValueError(
+                f"a header of {length} bytes is announced, and at most {MAX_HEADER} are read; close the pipe"
+            )
+        return length
 
     async def aclose(self) -> None:
         """Send all buffered data, and close the connection.
@@ -284,9 +309,7 @@ class TensorDictPipe:
         while True:
             try:
                 yield await self.arecv()
-            except EOFError as error:
-                if "middle" in str(error):
-                    raise
+            except _Closed:
                 return
 
 
@@ -378,6 +401,9 @@ class TensorDictServer:
     async def serve(self, handle: Callable[[TensorDictPipe], Awaitable[None]]) -> None:
         """Run a coroutine for each program that connects, until it is cancelled.
 
+        An error of the coroutine goes to the exception handler of the event loop, which logs it, and other programs are
+        served as before.
+
         Args:
             handle: A function that is called with the pipe, which is closed when it returns.
 
@@ -433,5 +459,9 @@ def _is_ucxx(transport: str, ssl: tls.SSLContext | None) -> bool:
 
 
 async def _handled(handle: Callable[[TensorDictPipe], Awaitable[None]], pipe: TensorDictPipe) -> None:
-    async with pipe:
-        await handle(pipe)
+    try:
+        async with pipe:
+            await handle(pipe)
+    except Exception as error:
+        report = {"message": "the coroutine that serves a TensorDictPipe failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(report)

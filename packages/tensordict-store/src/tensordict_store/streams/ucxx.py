@@ -40,6 +40,7 @@ class Endpoint:
         self._received = memoryview(b"")
         self._waiting: list[memoryview] = []
         self._receiving: asyncio.Future[None] | None = None
+        self._sending: asyncio.Future[None] | None = None
         self._ended = False
         self._closed = False
 
@@ -59,11 +60,15 @@ class Endpoint:
             asyncio.IncompleteReadError: The other end closed the stream before.
         """
         read = bytearray()
-        while len(read) < count:
-            data = await self.read(count - len(read))
-            if not data:
-                raise asyncio.IncompleteReadError(bytes(read), count)
-            read += data
+        try:
+            while len(read) < count:
+                data = await self.read(count - len(read))
+                if not data:
+                    raise asyncio.IncompleteReadError(bytes(read), count)
+                read += data
+        except asyncio.CancelledError:  # the next call reads these bytes again
+            self._received = memoryview(bytes(read + self._received))
+            raise
         return bytes(read)
 
     async def _receive(self) -> None:
@@ -80,20 +85,25 @@ class Endpoint:
         except _ucxx().exceptions.UCXError:  # the other end closed
             data = np.empty(0, dtype=np.uint8)
         self._ended = not data.size
-        self._received = data.data
+        self._received = memoryview(bytes(self._received) + data.tobytes()) if self._received else data.data
 
     def write(self, data: Any) -> None:
         """Keep bytes until `drain` sends them."""
         self._waiting.append(memoryview(data).cast("B"))
 
     async def drain(self) -> None:
-        """Send the bytes of all writes.
+        """Send the bytes of all writes, even if the call is cancelled.
 
         Raises:
             ConnectionError: The other end closed the stream.
         """
-        waiting, self._waiting = self._waiting, []
-        for data in waiting:
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.ensure_future(self._send_all())
+        await asyncio.shield(self._sending)
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            data = self._waiting.pop(0)
             for start in range(0, len(data), _MESSAGE):
                 await self._send(np.frombuffer(data[start : start + _MESSAGE], dtype=np.uint8))
 

@@ -20,7 +20,8 @@ from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack
 
 MAX_HEADER = 1 << 26
 """The most bytes of a header."""
-_ALIGNMENT = 8
+ALIGNMENT = 8
+"""Leaves start at multiples of this number of bytes."""
 _NAMES = (
     "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 complex64 complex128 "
     "float8_e4m3fn float8_e5m2"
@@ -47,7 +48,7 @@ class Structure:
         """Yield the first byte of each leaf and the byte behind its last."""
         end = 0
         for _, dtype, shape in self.leaves:
-            start = -(-end // _ALIGNMENT) * _ALIGNMENT
+            start = -(-end // ALIGNMENT) * ALIGNMENT
             end = start + math.prod(shape) * dtype.itemsize
             yield start, end
 
