@@ -91,10 +91,14 @@ OBSERVED = (
         "`td[0] = NonTensorData(", calls="set|set_|update_at_", theirs="Tree", ours="cannot take a NonTensor.* in place"
     ),
     seen("`stack.get_item_shape(", calls="get_item_shape", ours="StackError", kinds="lazy"),
-    seen("`keys_to_update=[]`", calls="update_at_|update_", text=r"keys_to_update=\[\]"),
-    seen("`keys_to_update=[]`", calls="update_(at_)?", kind="values|sha", text="keys_to_update=", kinds="class"),
-    seen("`keys_to_update=[]`", calls="update", kind="values|shares", text=r"keys_to_update=\[.*\("),
     seen("`keys_to_update=[]`", calls="update(_|_at_)?", kind="^result > NotAKey", text="keys_to_update="),
+    seen(
+        "`keys_to_update=[]`",
+        calls="update_at_",
+        kind="ValueError > result",
+        theirs="not enough values to unpack",
+        text=r"{\(\): .*keys_to_update=",
+    ),
     seen(
         "`stack.densify()` where elements lack",
         calls="densify",

@@ -50,7 +50,7 @@ CORNERS = (
     seen(
         "`td.prod(dim=(0, 1))`",
         calls=SUMS,
-        kind="^result > RuntimeError",
+        kind="^(result|IndexError|TypeError) > RuntimeError",
         ours="appears multiple times in the list of dims",
     ),
     seen(

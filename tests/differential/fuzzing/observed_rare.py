@@ -103,13 +103,6 @@ RARE = (
         text="y = .*clamp",
     ),
     # the reference refuses
-    seen(
-        "a negative `dim` of `cummax(reduce=True)`",
-        calls="cumm(in|ax)",
-        kind="IndexError > result",
-        theirs="out of range",
-        text=r"-\d, .*reduce=True|dim=-",
-    ),
     seen("a bool as an integer", kind="TypeError > result", theirs="got .dim=bool"),
     seen(
         "an integer or a bool as a batch size", calls="apply_", kind="TypeError > result", theirs="'int' object is not"
@@ -126,7 +119,7 @@ RARE = (
         calls="update_at_",
         kind="TypeError > result",
         theirs="Expected value to be one of types",
-        text=r"\{'\w': (np\.|-?[\d.]+|True|False|\[\d)",
+        text=r"\{('\w'|\([^)]*\)): (np\.|-?[\d.]+|True|False|\[\d)",
     ),
     seen(
         "values under other keys than those of",
@@ -202,14 +195,6 @@ RARE = (
         text="y = .*Point",
     ),
     seen(
-        "`keys_to_update=[]`",
-        calls="update_(at_)?",
-        kind="RuntimeError > result",
-        theirs="a leaf Variable",
-        kinds="class",
-        text="keys_to_update=",
-    ),
-    seen(
         "`td.expand_as(other)`, `td.apply(fn, other)`",
         calls="(named_)?apply_?",
         kind="KeyError > result",
@@ -232,12 +217,6 @@ RARE = (
         kind="RuntimeError > ValueError",
         ours="at least one Tensor",
         text="NonTensorStack",
-    ),
-    seen(
-        "`td.prod(dim=(0, 1))`",
-        calls="prod|a?max|a?min",
-        kind="(Index|Type)Error > RuntimeError",
-        ours="appears multiple times",
     ),
     seen(
         "`td.min(keepdim=True, reduce=True)`",
@@ -263,9 +242,6 @@ RARE = (
         text="NonTensorStack",
     ),
     seen('`tc.get_at("label", index)`', calls="get_at", kind="kind|value", theirs="^'.'$", kinds="class"),
-    seen(
-        "a negative `dim` of", calls="sum|prod|nansum|mean|amax|amin|max|min", kind="shape|values", text=r"-\d.*reduce="
-    ),
     seen("the locks of results of `pow", calls="pow", kind="locked", theirs="True", kinds="lazy.*locked", text=MORE),
     seen("`td.unflatten(dim, size)`", calls="unflatten", kind="batch|names|length", place="[.]", text="NonTensorStack"),
     seen("`lazy.narrow(...)`", calls="narrow", kind="length", place="[.]list", kinds="^lazy.*Value"),

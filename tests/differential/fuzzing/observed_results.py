@@ -18,7 +18,6 @@ RESULTS = (
         "`td[...]` and `td[()]`", calls="getitem (index|key)|to_tensordict index", kind="value|kind|locked", text=WHOLE
     ),
     seen("the order of keys after `densify`", calls="fromkeys|dense_stack_tds|separates", kind="order"),
-    seen("a negative `dim` of `cummax", calls=SUMS, kind="^shape|^values", text="-.*reduce=True"),
     seen("nested batch sizes after `max`", calls="(named_)?apply", kind="batch|names", place="[.]", text="batch_size="),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", kind="kind", theirs="^None$", text=IN_PLACE),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", place="is x", theirs="False", text=IN_PLACE),
@@ -285,12 +284,6 @@ RESULTS = (
         theirs="expand.torch",
         text="Unbatched",
     ),
-    seen(
-        "a negative `dim` of `cummax",
-        calls=f"{SUMS}|cummax|cummin",
-        ours="concatenates the leaves|than -tensordict.batch_dims|equal to -tens",
-        text=r"-\d.*reduce=(?!False|None)|reduce=(?!False|None).*-\d",
-    ),
     seen("`pad_sequence` of tensordicts with other", calls="pad_sequence", ours="Failed to stack|are exclusive"),
     seen("a tuple of numbers as an entry", kind="dtype", theirs="float64", ours="float32", text=r"\(\)"),
     seen("whether equal non-tensor values are", kind="keys", theirs=r"^\['(data|list)'\]", ours=r"^\['(data|list)'\]"),
@@ -301,6 +294,5 @@ RESULTS = (
     ),
     seen("names after `expand_as`", kind="names", calls="torch[.]flatten|to"),
     seen("`td.expand_as(other)`", calls="expand_as", kind="batch|names", place="result[.]"),
-    seen("a negative `dim` of `cummax", calls="cummax|cummin", kind="values|shape", text="reduce=(?!False|None)"),
     seen("the lock of non-tensor values", kind="locked", place=r"result[.]", text=VALUES),
 )

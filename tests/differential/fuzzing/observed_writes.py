@@ -141,12 +141,6 @@ WRITES = (
         text=r"'(\w)': NonTensorData.*copy_\(.*'\1': \{",
     ),
     seen(
-        "`keys_to_update=[]`",
-        calls="update",
-        kind="^(keys|kind|order)$",
-        text=r"keys_to_update=\[\('(\w)'(?!.*keys_to_update=\['\1')",
-    ),
-    seen(
         '`stack["n", "b"] = value` of a nested',
         calls="setdefault",
         kind="^(batch|names|kind|length)$",

@@ -26,6 +26,7 @@ from fuzzing.oracles.invariants import (
     names_follow_the_index,
     refuses_what_would_be_invalid,
 )
+from fuzzing.oracles.reductions import reduces_each_tensor
 from fuzzing.outcomes import Difference
 from fuzzing.predicates import (
     INTERNAL,
@@ -270,9 +271,8 @@ RULES = (
             p.call.name in ("amax", "amin", "prod", "max", "min", "quantile", "nansum", "sum")
             and any(value.startswith(("(", "[")) for _, value in p.call.arguments)
             and (
-                d.kind in ("batch", "shape", "values", "names", "result > DimensionError")
-                or (d.kind == "result > RuntimeError" and "appears multiple times" in d.ours)
-                or works(d, "IndexError: Dimension out of range")
+                (d.kind == "result > DimensionError" and "Incompatible dim" in d.ours)
+                or (works(d, "TypeError: quantile()") and "reduce=True" in str(p.call))
             )
         ),
     ),
@@ -332,6 +332,7 @@ ORACLES = (
     Rule("operations beside non-tensor values", beside_values(_explained)),
     Rule("a tensor that is passed by name", named_as_by_position(_explained)),
     Rule('`tc.get_at("label", index)`', indexes_the_text),
+    Rule("`td.prod(dim=(0, 1))`", reduces_each_tensor),
     Rule("`td.update_at_(source, (..., 0))`", without_ellipsis(_explained)),
     Rule("`td.apply_(fn, call_on_nested=True)`", writes_each_entry),
     Rule("`UnbatchedTensor` entries of reductions, `apply` with a batch size", as_tensors(_explained)),

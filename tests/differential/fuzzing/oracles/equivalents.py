@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import re
@@ -30,7 +31,7 @@ WRITES = (
 """The starts of the names of calls that write in place, or may."""
 
 
-def _bound(program: Program) -> dict[str, str]:
+def bound(program: Program) -> dict[str, str]:
     """The sources of the arguments by the names of their parameters."""
     method = getattr(programs.libraries()[1].TensorDict, program.call.name, None)
     if method is None or any(source.startswith("*") for _, source in program.call.arguments):
@@ -60,7 +61,7 @@ def _called(program: Program, name: str, *arguments: str) -> Program:
 
 def _other_method(program: Program) -> list[Program]:
     """The program with other calls that mean the same."""
-    name, given = program.call.name, _bound(program)
+    name, given = program.call.name, bound(program)
     inplace = given.get("inplace") == "True"
     source = given.get("input_dict_or_td", given.get("tensordict", ""))
     names = ("input_dict_or_td", "tensordict", "inplace", "clone", "non_blocking", "is_leaf", "idx", "index")
@@ -86,14 +87,32 @@ def _other_method(program: Program) -> list[Program]:
 
 def _of_selected_keys(program: Program) -> list[Program]:
     """The program of the entries under ``keys_to_update`` only."""
-    given = _bound(program)
+    given = bound(program)
     keys, source = given.pop("keys_to_update", ""), given.get("input_dict_or_td", "")
     keys = f"[{keys}]" if keys.startswith("'") else keys
-    if not keys.startswith("[") or source not in program.operands:
+    if not keys.startswith("["):
         return []
-    chosen = f"{{k: {source}.get(k) for k in {keys} if k in {source}.keys(True)}}"
-    arguments = tuple((name, chosen if name == "input_dict_or_td" else value) for name, value in given.items())
-    return [replace(program, call=replace(program.call, arguments=arguments))]
+    if source in program.operands:
+        paths = list(structures.paths(program.operands[source]))
+        present = [path for path in map(_path, ast.literal_eval(keys)) if path in paths]
+        selected = [
+            f"{{k: {source}.get(k) for k in {keys} if k in {source}.keys(True)}}",
+            f"{source}.select(*{present}, strict=False)",
+        ]
+    elif source.startswith("{"):
+        selected = [f"{{k: v for k, v in {source}.items() if k in {keys}}}"]
+    else:
+        return []
+    out = []
+    for chosen in selected:
+        arguments = tuple((name, chosen if name == "input_dict_or_td" else value) for name, value in given.items())
+        out.append(replace(program, call=replace(program.call, arguments=arguments)))
+    return out
+
+
+def _path(key: object) -> tuple[object, ...]:
+    """A key as a path of one level each."""
+    return tuple(part for each in key for part in _path(each)) if isinstance(key, tuple) else (key,)
 
 
 def _without_a_lock(program: Program) -> list[Program]:
@@ -128,7 +147,7 @@ def _completed(node: Node, other: Node, value: str) -> Node:
 
 def _without_default(program: Program) -> list[Program]:
     """The operation of operands that have the default under the keys that they lack."""
-    given = _bound(program)
+    given = bound(program)
     value = given.pop("default", "")
     names = [source for source in given.values() if source in program.operands]
     if len(names) != 1 or not re.fullmatch(r"-?[\d.]+|True|False", value):
@@ -175,12 +194,20 @@ def _other_sources(program: Program) -> list[Program]:
 
 def _positive_dims(program: Program) -> list[Program]:
     """The program with dims that are counted from the front."""
-    count, dims = len(program.x.batch), {source for name, source in _bound(program).items() if name in ("dim", "dims")}
+    count, dims = len(program.x.batch), {source for name, source in bound(program).items() if name in ("dim", "dims")}
 
     def positive(source: str) -> str:
         return re.sub(r"-\d+", lambda found: str(int(found[0]) + count), source) if source in dims else source
 
     arguments = tuple((name, positive(source)) for name, source in program.call.arguments)
+    return [replace(program, call=replace(program.call, arguments=arguments))]
+
+
+def _no_dims(program: Program) -> list[Program]:
+    """The reduction of all dims without an argument, in place of an empty tuple."""
+    if bound(program).get("dim") != "()":
+        return []
+    arguments = tuple((name, source) for name, source in program.call.arguments if source != "()")
     return [replace(program, call=replace(program.call, arguments=arguments))]
 
 
@@ -205,7 +232,7 @@ def _as_values(program: Program) -> list[Program]:
     """The write of a plain value as non-tensor data, over an entry that is."""
     if not program.call.name.startswith(WRITES) or not set(program.x.label.split("+")) & {"Value", "Values"}:
         return []
-    out, values = [], {given for name, given in _bound(program).items() if name in VALUES}
+    out, values = [], {given for name, given in bound(program).items() if name in VALUES}
     for i, (name, source) in enumerate(program.call.arguments):
         if source not in values and not program.call.name.startswith("setitem"):
             continue
@@ -221,7 +248,7 @@ def _as_values(program: Program) -> list[Program]:
 
 SPELLINGS = (
     *(_other_method, _without_default, _of_selected_keys, _without_a_lock, _other_sources, _positive_dims),
-    *(_in_its_form, _as_values),
+    *(_no_dims, _in_its_form, _as_values),
 )
 
 
