@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tensordict_class import TensorClass, tensorclass
-from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, is_tensorclass
+from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, is_tensorclass, lazy_stack
 from tensordict_core.extension import find_type, operations, type_name
 
 
@@ -169,6 +169,13 @@ def test_an_empty_instance_is_filled_row_by_row():
     for i in range(2):
         sample[i] = Sample(torch.full((4,), float(i)), "row")
     assert sample.x.shape == (2, 4) and sample[1].x[0] == 1 and sample[1].label == "row"
+
+
+def test_apply_to_nested_nodes_of_a_stack_with_a_batch_size_keeps_the_class(sample):
+    stacked = lazy_stack([sample, sample])
+    result = stacked.apply(lambda leaf: leaf[0], batch_size=[3], call_on_nested=True)
+    assert type(result) is type(sample) and result.batch_size == (3,)
+    assert result.x.tolist() == sample.x.tolist()
 
 
 def test_apply_drops_and_keeps(sample):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -118,3 +119,32 @@ def test_operands_of_other_numbers_of_batch_dims_are_aligned_with_a_ragged_stack
     for i, j, k in [(i, j, k) for i in range(2) for j in range(2) for k in range(2)]:
         expected = getattr(torch, name)(stack[j, k]["a"], other[k]["a"], weight[i, j, k])
         torch.testing.assert_close(result[i, j, k]["a"], expected)
+
+
+WITH_TENSORS = {
+    "mul": lambda x, w: x * w,
+    "reflected sub": lambda x, w: w - x,
+    "clamp": lambda x, w: x.clamp(w, w + 1),
+    "maximum": lambda x, w: x.maximum(w),
+    "addcmul": lambda x, w: x.addcmul(x, w),
+    "where": lambda x, w: x.where(w > 1, w),
+    "torch.add": lambda x, w: torch.add(w, x, alpha=2),
+}
+
+
+@pytest.mark.parametrize("name", WITH_TENSORS)
+@pytest.mark.parametrize("dim", [0, 1, "both"])
+def test_the_dtype_of_a_tensor_counts_beside_each_element_of_a_lazy_stack(name, dim):
+    def element(*size):
+        entries = {"a": torch.rand(size), "b": torch.rand((*size, 2), dtype=torch.float16)}
+        return TensorDict({**entries, "n": {"c": torch.arange(math.prod(size)).reshape(size)}}, size)
+
+    if dim == "both":
+        stack = lazy_stack([lazy_stack([element() for _ in range(3)]) for _ in range(3)], 1)
+    else:
+        stack = lazy_stack([element(*[3] * dim) for _ in range(3)], dim)
+    weight = torch.tensor([1, 2, 3], dtype=torch.float64)  # one number for each element
+    result, expected = WITH_TENSORS[name](stack, weight), WITH_TENSORS[name](stack.to_tensordict(), weight)
+    for key, leaf in expected.items(True, True):
+        assert leaf.dtype is torch.float64
+        torch.testing.assert_close(result[key], leaf, rtol=0, atol=0)

@@ -171,8 +171,8 @@ class Forwarding(TensorCollection):
 
     _inmost = _forwarded("_inmost")
 
-    def _solid(self) -> Any:
-        solid = self._tensordict._solid()
+    def _solid(self, nested: bool = True) -> Any:
+        solid = self._tensordict._solid(nested)
         return self if solid is self._tensordict else self._wrap(solid)
 
     # shape -----------------------------------------------------------------------------------------------------------

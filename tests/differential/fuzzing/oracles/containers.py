@@ -294,6 +294,8 @@ def _has_values_of_torch(program: Program) -> bool:
     of_numbers = program.operands.keys().isdisjoint(source for _, source in program.call.arguments)
     if function is None or not of_numbers or end.before is None or not isinstance(result, Tree):
         return False
+    if any(name in ("out", "pad") for name, _ in program.call.arguments):
+        return False
     arguments = [(name, eval(source, dict(spaces()[1]))) for name, source in program.call.arguments]
     sizes = [value.shape for _, value in arguments if isinstance(value, torch.Tensor)]
     x = end.before["x"]
@@ -310,16 +312,20 @@ def _has_values_of_torch(program: Program) -> bool:
         options = {name: value for name, value in numbers if name is not None}
         for path, row in given.items():
             if isinstance(row, Leaf):
-                data = function(row.data, *others, **options)
-                expected = replace(row, data=data, shape=tuple(data.shape), dtype=made[path].dtype)
+                data = function(row.data[None], *others, **options)[0]
+                data = data.to(row.data.dtype) if program.call.name.endswith("_") else data
+                expected = replace(row, data=data, shape=tuple(data.shape), dtype=str(data.dtype))
                 if not _same(expected, made[path], False):
                     return False
     return True
 
 
 def _at(value: Any, position: tuple[int, ...], size: tuple[int, ...]) -> Any:
-    """The number at a position of a tensor that is broadcast to a size; another argument itself."""
-    return value.broadcast_to(size)[position] if isinstance(value, torch.Tensor) else value
+    """The number at a position of a tensor that is broadcast to a size, as a row of one; another argument itself.
+
+    A tensor without dimensions stays so: it decides less about the dtype of a result.
+    """
+    return value.broadcast_to(size)[position][None] if isinstance(value, torch.Tensor) and value.ndim else value
 
 
 def indexes_the_text(program: Program, difference: Difference) -> bool:

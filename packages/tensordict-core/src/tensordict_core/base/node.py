@@ -374,11 +374,16 @@ class Node:
         """Return for each element of a lazy stack the keys that others lack, if it has some; none for other nodes."""
         return {}
 
-    def _solid(self) -> Self:
+    def _solid(self, nested: bool = True) -> Self:
         """Return this tree with dense lazy stacks, so that every leaf starts with the root's batch size.
 
         Returns this tree itself if it has no lazy stacks. A container that wraps another one forwards the call.
+
+        Args:
+            nested: Whether nested lazy stacks are made dense, not only the root.
         """
+        if not nested:
+            return self
         out = None
         for key, value in self._items():
             if type(value) is not Tensor and isinstance(value, Node):
@@ -434,7 +439,8 @@ class Node:
             if isinstance(value, Node):
                 value._line_up(operand, dims, out)
                 continue
-            further = max(value.ndim - dims, 0)
+            # a part for one element of a lazy stack is no number: it takes part in the dtype of the result
+            further = max(value.ndim - dims, 0) if operand.ndim else value.ndim
             if further not in wider:
                 wider[further] = torch.reshape(operand, operand.shape + (1,) * further)
             out.append(wider[further])

@@ -150,9 +150,9 @@ class Applying(Node):
         """Return the tree whose leaves the function is called with; a new batch size needs a dense one."""
         if options.get("batch_size") is None or options.get("inplace"):
             return self
-        if options.get("call_on_nested"):  # nested nodes are leaves, and stay as they are
-            return self._new(dict(self._items()), self._meta) if self._lazy_stack is not None else self
-        solid = self._solid()
+        solid = self._solid(
+            nested=not options.get("call_on_nested")
+        )  # nested nodes may be leaves, and stay as they are
         return solid.lock_() if self._locked and options.get("propagate_lock") else solid
 
     def _operands(self, others: Sequence[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> list[list[Any]]:

@@ -48,8 +48,16 @@ def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
 
     # a tensor of as many dimensions as the batch, or fewer, matches the last batch dimensions
     beyond = max(dims - other.ndim, 0) if isinstance(other, Tensor) else 0
-    columns = zip(td.tensordicts, parts(condition, dim), parts(other, dim - beyond), strict=True)
-    return td._restacked([_where_element(mine, mask, theirs, pad) for mine, mask, theirs in columns])
+    elements, theirs = td.tensordicts, parts(other, dim - beyond)
+    if isinstance(other, Tensor) and other.ndim and theirs and not theirs[0].ndim:
+        elements = [_promoted(element, other.dtype) for element in elements]
+    columns = zip(elements, parts(condition, dim), theirs, strict=True)
+    return td._restacked([_where_element(mine, mask, part, pad) for mine, mask, part in columns])
+
+
+def _promoted(td: Any, dtype: torch.dtype) -> Any:
+    """Return a tensordict with the dtypes of results with a tensor, of which one number is left for the tensordict."""
+    return td.apply(lambda leaf: leaf.to(torch.promote_types(leaf.dtype, dtype)) if leaf.ndim else leaf)
 
 
 def _where_element(mine: Any, mask: Tensor, theirs: Any, pad: Any) -> Any:

@@ -283,7 +283,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         """The same parameters in a plain tensordict; published programs read it."""
         return self._now()
 
-    def _solid(self) -> Any:
+    def _solid(self, nested: bool = True) -> Any:
         return self
 
     # life ------------------------------------------------------------------------------------------------------------

@@ -446,13 +446,13 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
 
     # combined forms --------------------------------------------------------------------------------------------------
 
-    def _solid(self) -> Any:
+    def _solid(self, nested: bool = True) -> Any:
         if not self.tensordicts:
             return self._expanded_first()
         entries = {}
         for key in self._keys():
             value = self._get(key)
-            entries[key] = value if is_leaf_tensor(value) else value._solid()
+            entries[key] = value if is_leaf_tensor(value) or not nested else value._solid()
         return self._new(entries, self._meta)
 
     def _expanded_first(self) -> Any:
