@@ -135,3 +135,14 @@ def test_values_of_new_tensordicts_have_their_names(empty_lazy: bool) -> None:
     td = TensorDict({"a": torch.ones(2, 3), "s": NonTensorData("text")}, [2, 3], names=["x", "y"])
     new = td.new_ones([4, 2, 3], empty_lazy=empty_lazy)
     assert new.get("s").names == new.names == [None, "x", "y"]
+
+
+def test_an_entry_with_the_name_of_another_dimension_is_refused():
+    td = TensorDict({}, [4, 1], names=["x", "y"])
+    with pytest.raises(ValueError, match="dim name 'y' is that of a dimension of a nested tensordict"):
+        td["m"] = TensorDict({}, [4, 1, 2], names=["x", None, "y"])
+    assert list(td.keys()) == []
+    td["m"] = TensorDict({}, [4, 1], names=["x", "y"])
+    with pytest.raises(ValueError, match="dim name 'y'"):
+        td.stack_tensors("m", out_key="n", dim=-2)
+    assert list(td.keys()) == ["m"]

@@ -216,7 +216,6 @@ RARE = (
         calls="vmap",
         kind="RuntimeError > ValueError",
         ours="at least one Tensor",
-        text="NonTensorStack",
     ),
     seen(
         "`td.min(keepdim=True, reduce=True)`",

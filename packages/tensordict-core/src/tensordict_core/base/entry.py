@@ -187,6 +187,9 @@ def _node_entry(meta: Meta, key: Any, value: Node, non_blocking: bool) -> Node:
         ):
             raise errors.entry_names(key, nested[: len(size)], meta.names)
         names = meta.names + nested[len(size) :]
+        twice = [name for name in nested[len(size) :] if name is not None and name in meta.names]
+        if twice:
+            raise errors.name_of_nested(twice[0], names)
         if names != nested:
             value = value._clone(False)
             value._put_names(names)
