@@ -280,3 +280,43 @@ def test_cast_filter_is_the_default_of_casts():
         more: torch.Tensor = None
 
     assert Child(torch.zeros(2), torch.zeros(2)).double().kept.dtype == torch.float32
+
+
+def test_the_parameters_of_a_class_are_those_of_a_dataclass():
+    class Plain(TensorClass):
+        x: torch.Tensor
+
+    class Frozen(TensorClass, frozen=True):
+        x: torch.Tensor
+
+    class Further(Frozen):
+        y: int = 0
+
+    @tensorclass(frozen=True)
+    class Decorated:
+        x: torch.Tensor
+
+    @dataclasses.dataclass(frozen=True)
+    class Expected:
+        x: torch.Tensor
+
+    for cls, frozen in ((Plain, False), (Frozen, True), (Further, True), (Decorated, True), (Expected, True)):
+        params = cls.__dataclass_params__
+        assert (params.init, params.repr, params.eq, params.order, params.frozen) == (True, True, True, False, frozen)
+    for cls in (Frozen, Further, Decorated):
+        point = cls(torch.zeros(2), batch_size=[2])
+        with pytest.raises(AttributeError, match="frozen"):
+            point.x = torch.ones(2)
+        assert "__setattr__" not in vars(cls)
+        assert dataclasses.replace(point, x=torch.ones(2)).x.sum() == 2
+
+
+def test_a_frozen_class_may_have_bases_that_only_set_flags():
+    class Point(TensorClass["nocast"], frozen=True):
+        x: int
+
+    assert Point.__dataclass_params__.frozen and Point(3).x == 3
+    with pytest.raises(TypeError, match="frozen"):
+
+        class Thawed(Point, frozen=False):
+            pass

@@ -201,3 +201,43 @@ def test_abstract_methods_of_a_decorated_class_with_flags_stay_abstract():
 
     with pytest.raises(TypeError, match="abstract"):
         Abstract(torch.zeros(1), batch_size=[1])
+
+
+def test_a_metaclass_makes_decorated_classes_with_flags_without_taking_them():
+    names = []
+
+    class Registering(type):
+        def __new__(cls, name, bases, body):
+            names.append(name)
+            return super().__new__(cls, name, bases, body)
+
+        def __init__(cls, name, bases, body):
+            super().__init__(name, bases, body)
+            cls.registered = name
+
+    @tensorclass(nocast=True, kw_only=True)
+    class Point(metaclass=Registering):
+        x: int
+
+    assert type(Point) is Registering and Point.registered == "Point" and set(names) == {"Point"}
+    assert Point(x=3).x == 3 and type(Point(x=3).x) is int
+    assert not any("decorator" in name for name in vars(Point))
+    with pytest.raises(TypeError):
+        Point(3)
+
+
+@pytest.mark.parametrize("flags", [{"nocast": True}, {"kw_only": True}, {"frozen": True, "kw_only": True}])
+def test_a_metaclass_that_makes_tensorclasses_with_flags_is_called_for_subclasses(flags):
+    class Making(type):
+        def __new__(cls, name, bases, body):
+            return tensorclass(**flags)(super().__new__(cls, name, bases, body))
+
+    class Base(metaclass=Making):
+        def total(self):
+            return self.x.sum()
+
+    class Point(Base):
+        x: torch.Tensor
+
+    assert type(Point) is Making
+    assert Point(x=torch.arange(3), batch_size=[3]).total() == 3

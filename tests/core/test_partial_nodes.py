@@ -324,3 +324,57 @@ def test_an_ellipsis_at_the_end_of_an_index_needs_no_common_number_of_dimensions
     stack.set_at_("a", 1.0, index)
     assert stack[0]["a"].tolist() == [1]
     assert stack[1]["a"].tolist() == ([[0, 0]] if index[0] == 0 else [[1, 1]])
+
+
+# keys of some elements of a nested lazy stack ------------------------------------------------------------------------
+
+
+def of_some(dim: int = 0) -> TensorDict:
+    first = TensorDict({"b": torch.ones(2), "c": torch.full((2,), 5.0)}, [2])
+    stack = lazy_stack([first, TensorDict({"b": torch.zeros(2)}, [2])], dim)
+    return TensorDict({"a": torch.arange(2.0), "m": {"n": stack}}, [2])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("keys", [["c"], ["b", "c"], ["c", "b"]])
+def test_split_keys_takes_entries_of_some_elements_and_gives_the_others_the_default(dim, inplace, keys):
+    td = of_some(dim)
+    default = torch.full((2, 2), 7.0)
+    part, rest = td.split_keys([("m", "n", key) for key in keys], default=default, inplace=inplace)
+    assert part["m", "n"].stack_dim == dim
+    assert [element["c"].tolist() for element in part["m", "n"].tensordicts] == [[5, 5], [7, 7]]
+    if "b" in keys:
+        assert [element["b"].tolist() for element in part["m", "n"].tensordicts] == [[1, 1], [0, 0]]
+        assert list(rest.keys()) == ["a"]
+    else:
+        assert all(list(element.keys()) == ["b"] for element in rest["m", "n"].tensordicts)
+    assert (rest is td) == inplace
+
+
+def test_split_keys_without_strict_takes_entries_of_some_elements():
+    part, rest = of_some().split_keys([("m", "n", "c"), "typo"], strict=False)
+    assert [list(element.keys()) for element in part["m", "n"].tensordicts] == [["c"], []]
+    assert [list(element.keys()) for element in rest["m", "n"].tensordicts] == [["b"], ["b"]]
+
+
+def test_split_keys_renames_entries_of_some_elements():
+    part, _ = of_some().split_keys({("m", "n", "c"): ("m", "x", "y")}, default=None)
+    assert [element["y"] for element in part["m", "x"].tensordicts][1] is None
+    assert part["m", "x"].tensordicts[0]["y"].tolist() == [5, 5]
+    with pytest.raises(KeyError, match="some elements of a lazy stack only"):
+        of_some().split_keys({("m", "n", "c"): "y"}, default=None)
+
+
+def test_entries_of_some_elements_go_to_one_result_of_split_keys():
+    with pytest.raises(KeyError, match="several sets"):
+        of_some().split_keys([("m", "n", "c")], [("m", "n", "c")], default=None)
+    with pytest.raises(KeyError, match="not found"):
+        of_some().split_keys([("m", "n", "c")])
+
+
+def test_separates_takes_entries_of_some_elements():
+    td = of_some()
+    part = td.separates(("m", "n", "c"), default=None)
+    assert part["m", "n"].tensordicts[0]["c"].tolist() == [5, 5] and part["m", "n"].tensordicts[1]["c"] is None
+    assert all("c" not in element for element in td["m", "n"].tensordicts)

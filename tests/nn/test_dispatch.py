@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -81,3 +84,38 @@ def test_functions_and_methods_become_modules():
     )
     assert (Owner().method(data())["b"] == 6).all() and Owner().method(a=torch.zeros(1)).item() == 5
     assert TensorDictSequential(function).out_keys == ["b"]
+
+
+@as_tensordict_module(in_keys=["a"], out_keys=["b"])
+def doubled(a):
+    return a * 2
+
+
+class Scaled:
+    factor = 3
+
+    @as_tensordict_module(in_keys=["a"], out_keys=["b"])
+    def scaled(self, a):
+        return a * self.factor
+
+    alias = doubled
+
+
+class FurtherScaled(Scaled):
+    factor = 5
+
+    def scaled(self, td):
+        return Scaled.scaled(self, td)
+
+
+def test_functions_that_became_modules_are_pickled_by_name():
+    for function in (doubled, Scaled.scaled):
+        assert pickle.loads(pickle.dumps(function)) is function
+    assert copy.deepcopy(doubled) is doubled
+
+
+def test_methods_that_became_modules_are_called_through_their_class():
+    assert (Scaled.scaled(Scaled(), data())["b"] == 3).all()
+    assert (Scaled.scaled(Scaled(), a=torch.ones(1)) == 3).all()
+    assert (FurtherScaled().scaled(data())["b"] == 5).all()
+    assert (Scaled.alias(data())["b"] == 2).all()

@@ -221,3 +221,27 @@ def test_repetition_keeps_the_lazy_stack_of_a_nested_stack(operation, dim):
     result = operation(TensorDict({"n": stack}, [2, 3]))["n"]
     assert type(result) is LazyStackedTensorDict and result.stack_dim == dim
     assert_close(result.to_tensordict(), operation(node))
+
+
+@pytest.mark.parametrize("outer", [0, 1])
+@pytest.mark.parametrize("inner", [0, 1])
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_the_softmax_of_a_lazy_stack_of_lazy_stacks_is_one_too(outer, inner, dim):
+    elements = [TensorDict({"a": torch.rand(2, 3), "s": "text"}, [2]) for _ in range(6)]
+    lazy = LazyStackedTensorDict(
+        *(LazyStackedTensorDict(*elements[i : i + 3], stack_dim=inner) for i in (0, 3)), stack_dim=outer
+    )
+    lazy.names = ["x", "y", "z"]
+    result = lazy.softmax(dim, torch.float64)
+    assert result.names == lazy.names and result.stack_dim == outer
+    assert [type(part) for part in result.tensordicts] == [LazyStackedTensorDict] * 2
+    assert [part.stack_dim for part in result.tensordicts] == [inner] * 2
+    axis = dim % 3
+    torch.testing.assert_close(result["a"], torch.softmax(lazy["a"], axis, torch.float64))
+    assert result[0, 0, 0]["s"] == "text"
+
+
+def test_the_softmax_over_lazy_stacks_of_entries_of_several_shapes_is_along_the_stack_dim():
+    ragged = LazyStackedTensorDict(TensorDict({"a": torch.zeros(2)}), TensorDict({"a": torch.zeros(3)}))
+    result = LazyStackedTensorDict(ragged, ragged.clone()).softmax(0)
+    assert [element["a"].tolist() for element in result.tensordicts[1].tensordicts] == [[0.5] * 2, [0.5] * 3]

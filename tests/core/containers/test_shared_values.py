@@ -148,3 +148,12 @@ def test_pickles_of_releases_with_a_value_for_each_position_load():
 
     loaded = pickle.loads(pickle.dumps(Earlier()))
     assert loaded.tolist() == ["a", "b"] and loaded[1].data == "b"
+
+
+def test_nested_tensordicts_without_tensors_are_shared_with_their_root():
+    td = TensorDict({"a": torch.zeros(2), "e": {"f": {}}, "n": lazy_stack([TensorDict({}), TensorDict({})])})
+    assert not td["e"].is_shared()
+    td.share_memory_()
+    nodes = [td, td["e"], td["e", "f"], td["n"], *td["n"].tensordicts]
+    assert all(node.is_shared() and not node.is_memmap() for node in nodes)
+    assert not td.unlock_()["e"].is_shared()

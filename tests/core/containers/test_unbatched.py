@@ -266,3 +266,19 @@ def test_compiled_functions_read_and_make_it():
     result = torch.compile(function, backend="eager", fullgraph=True)(make())
     assert type(result["v"]) is UnbatchedTensor and result["v"].tolist() == [1, 2, 3, 4, 5]
     assert result["u"].batch_size == result["v"].batch_size == (2,)
+
+
+@pytest.mark.parametrize("function", [torch.rand_like, torch.randn_like, torch.empty_like, torch.zeros_like])
+def test_equal_unbatched_tensors_of_a_lazy_stack_are_one_in_the_results_of_like_functions(function):
+    elements = [TensorDict({"u": UnbatchedTensor(torch.arange(3.0)), "a": torch.zeros(2)}, [2]) for _ in range(3)]
+    td = TensorDict({"n": lazy_stack(elements)}, [3])
+    result = function(td)["n"]
+    assert result["u"].shape == (3,) and result["a"].shape == (3, 2)
+    if function is torch.rand_like:
+        assert not torch.equal(result["a"][0], result["a"][1])
+
+
+def test_unbatched_tensors_of_several_values_get_random_values_of_their_own():
+    td = lazy_stack([TensorDict({"u": UnbatchedTensor(torch.full((4,), float(i)))}, []) for i in range(2)])
+    first, second = torch.rand_like(td).get("u", as_list=True)
+    assert not torch.equal(first.tensor, second.tensor)

@@ -109,3 +109,17 @@ def test_a_key_through_unbatched_tensors_that_differ_in_a_lazy_stack_names_them(
     stack = lazy_stack([TensorDict({"u": UnbatchedTensor(torch.full((3,), float(i)))}, [2]) for i in range(2)])
     with pytest.raises(KeyError, match="'u' is a UnbatchedTensor, not a tensordict"):
         stack.del_(("u", "x"))
+
+
+@pytest.mark.parametrize("key", [("a", 1), ("a", "b", 1), ("a", None)])
+@pytest.mark.parametrize("default", [(), (None,)])
+def test_an_object_that_is_no_key_is_refused_before_entries_are_read(key, default):
+    ragged = lazy_stack([TensorDict({"a": torch.zeros(2)}), TensorDict({"a": torch.zeros(3)})])
+    for td in (ragged, TensorDict({"a": torch.zeros(2)})):
+        if isinstance(td, TensorDict) and key == ("a", "b", 1) and not default:
+            continue  # the key passes through a tensor, which is an error of its own
+        with pytest.raises(KeyError) as error:
+            td.get(key, *default)
+        assert isinstance(error.value, TypeError)
+    with pytest.raises(RuntimeError, match="do not stack"):
+        ragged.get(("a", "b"))

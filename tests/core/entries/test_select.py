@@ -412,3 +412,19 @@ def test_a_dictionary_that_is_a_value_stays_one_in_a_merge():
     values = [TensorDict({"s": NonTensorData({"k": i}), "n": {"a": i}}) for i in range(2)]
     merged = merge_tensordicts(*values, callback_exist=lambda *found: found[-1])
     assert merged["s"] == {"k": 1} and merged["n", "a"] == 1
+
+
+def test_separates_returns_the_requested_keys_only_and_filter_empty_is_about_the_rest():
+    def make():
+        table = UnbatchedTensor(torch.arange(3))
+        return TensorDict({"a": torch.ones(2), "n": {"u": table, "b": torch.zeros(2)}, "e": {}}, [2])
+
+    for filter_empty in (True, False):
+        td = make()
+        assert list(td.separates(("n", "u"), filter_empty=filter_empty).keys(True)) == ["n", ("n", "u")]
+        assert ("e" in td) != filter_empty and list(td["n"].keys()) == ["b"]
+        td = make()
+        assert list(td.separates("a", "e", filter_empty=filter_empty).keys(True)) == ["a", "e"]
+    td = make()
+    td.separates(("n", "u"), ("n", "b"), filter_empty=False)
+    assert td["n"].is_empty()

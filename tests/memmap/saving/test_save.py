@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict
+from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict, lazy_stack
 from tensordict_memmap import MemoryMappedTensor, SaveFuture, load_memmap, memmap, save
 from tensordict_memmap.saving.job import SaveJob
 from tensordict_memmap.saving.options import SaveOptions
@@ -488,3 +488,11 @@ def test_views_of_overwritten_files_are_read_before_the_write(tmp_path, number_o
         assert back[key].dtype == wanted[key].dtype
         assert torch.equal(back[key].view(torch.int32), wanted[key].contiguous().view(torch.int32))
     assert all(torch.equal(one, two) for one, two in zip(back["j"].unbind(), parts, strict=True))
+
+
+def test_nested_tensordicts_without_tensors_are_mapped_with_their_root(tmp_path):
+    for place in (None, tmp_path / "x"):
+        td = TensorDict({"a": torch.zeros(2), "e": {"f": {}}, "n": lazy_stack([TensorDict({}), TensorDict({})])})
+        td = td.memmap_(place)
+        nodes = [td, td["e"], td["e", "f"], td["n"], *td["n"].tensordicts]
+        assert all(node.is_memmap() and not node.is_shared() for node in nodes)

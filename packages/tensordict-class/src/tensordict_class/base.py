@@ -16,7 +16,7 @@ from tensordict_class import errors
 from tensordict_class.casting import Annotation, check_tensor_type, rule_for
 from tensordict_class.construct import write_init
 from tensordict_class.constructors import add_constructors
-from tensordict_class.derive import convert_dataclass
+from tensordict_class.derive import convert_dataclass, take_flags
 from tensordict_class.fields import Declaration, declare, install_readers
 from tensordict_class.flags import BRACKET_FLAGS, NO_FLAGS, Flags, flagged
 from tensordict_class.forward import Forwarding, hide_annotations, make_known
@@ -98,17 +98,21 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
         **kwargs: Any,
     ) -> None:
         super().__init_subclass__(**kwargs)
-        flags = _inherited(cls).with_changes(
-            autocast=autocast,
-            nocast=nocast,
-            frozen=frozen,
-            tensor_only=tensor_only,
-            shadow=shadow,
-            skip_post_init_on_rebuild=skip_post_init_on_rebuild,
-            cast_filter=cast_filter,
-        )
-        declaration = declare(cls, base=TensorClass, shadow=flags.shadow, kw_only=kw_only)
+        changes: dict[str, Any] = {
+            "autocast": autocast,
+            "nocast": nocast,
+            "frozen": frozen,
+            "tensor_only": tensor_only,
+            "shadow": shadow,
+            "skip_post_init_on_rebuild": skip_post_init_on_rebuild,
+            "cast_filter": cast_filter,
+            "kw_only": kw_only,
+            **take_flags(cls),
+        }
+        kw_only, cast_filter = changes.pop("kw_only"), changes["cast_filter"]
+        flags = _inherited(cls).with_changes(**changes)
         _check_frozen(cls, flags)
+        declaration = declare(cls, base=TensorClass, shadow=flags.shadow, kw_only=kw_only, frozen=flags.frozen)
         _describe(cls, declaration, flags)
         cls.__expected_keys__ = set(declaration.names)
         added: dict[str, Any] = {}

@@ -67,10 +67,15 @@ def tensorclass(cls: type[Any] | None = None, /, **flags: Unpack[ClassFlags]) ->
     given = {name: value for name, value in flags.items() if value}
 
     def define(cls: type[Any]) -> type[Any]:
-        if issubclass(cls, TensorClass) and not given:
-            return cls  # it is a tensorclass already
+        if issubclass(cls, TensorClass) and _has_flags(cls, given):
+            return cls  # it is such a tensorclass already
         result = derive(cls, TensorClass, given)
         move_cells(cls, result)
         return result
 
     return define if cls is None else define(cls)
+
+
+def _has_flags(cls: type[TensorClass], given: dict[str, Any]) -> bool:
+    fields = [cls.__dataclass_fields__[name] for name in cls._declaration.own] if "kw_only" in given else []
+    return given.items() <= {**cls._flags._asdict(), "kw_only": all(field.kw_only for field in fields)}.items()

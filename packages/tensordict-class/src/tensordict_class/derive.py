@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import inspect
 import types
-from abc import ABCMeta
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol
 
@@ -23,6 +22,9 @@ _GENERATED = frozenset(
     | {"_rules", "_types", "_flags", "_declaration", "_casts", "_plain", "_restarts"}
 )
 """Members that `dataclasses`, `TensorClass` or Python add to a class, and will add to the new one."""
+
+_FLAGS = "_flags_of_decorator"
+"""The member that passes flags to the new class: a metaclass need not take them as class keywords."""
 
 
 # --- classes
@@ -40,15 +42,18 @@ def derive(cls: type[Any], base: type[Any], flags: Mapping[str, Any], name: str 
     body = _body(cls, base)
     name = name or cls.__name__
     body["__qualname__"] = cls.__qualname__.removesuffix(cls.__name__) + name
-    keywords = {**flags, **_metaclass(cls, flags)}
+    body[_FLAGS] = dict(flags)
+    keywords = {"metaclass": type(cls)}
     return types.new_class(name, _bases(cls, base), keywords, lambda namespace: namespace.update(body))
 
 
-def _metaclass(cls: type[Any], flags: Mapping[str, Any]) -> dict[str, type[Any]]:
-    """Return the metaclass of a class as a class keyword; without one that makes classes itself and gets flags."""
-    meta: Any = type(cls)
-    passes_flags = meta.__new__ in (type.__new__, ABCMeta.__new__) and meta.__init__ is type.__init__
-    return {"metaclass": meta} if passes_flags or not flags else {}
+def take_flags(cls: type[Any]) -> dict[str, Any]:
+    """Return the flags that `derive` gives a class, and remove them from it."""
+    if _FLAGS not in vars(cls):
+        return {}
+    flags: dict[str, Any] = vars(cls)[_FLAGS]
+    delattr(cls, _FLAGS)
+    return flags
 
 
 def _bases(cls: type[Any], base: type[Any]) -> tuple[type[Any], ...]:
@@ -88,9 +93,9 @@ def _field_call(field: dataclasses.Field[Any]) -> Any:
     """Return a ``field(...)`` with the options of a field; for a class variable its value."""
     if getattr(field, "_field_type", None) is getattr(dataclasses, "_FIELD_CLASSVAR", field):
         return field.default
-    options: dict[str, Any] = {
-        name: getattr(field, name) for name in ("init", "repr", "hash", "compare", "metadata", "kw_only")
-    }
+    options: dict[str, Any] = {name: getattr(field, name) for name in ("init", "repr", "hash", "compare", "metadata")}
+    if field.kw_only:  # other fields are as the new class says
+        options["kw_only"] = True
     for name in ("default", "default_factory"):
         if getattr(field, name) is not dataclasses.MISSING:
             options[name] = getattr(field, name)

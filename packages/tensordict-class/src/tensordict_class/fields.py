@@ -40,7 +40,7 @@ class Declaration(NamedTuple):
     shadowed: frozenset[str]
 
 
-def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> Declaration:
+def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool, frozen: bool) -> Declaration:
     """Read the annotations of a class body.
 
     Args:
@@ -48,6 +48,7 @@ def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> 
         base: The class whose members no field may hide.
         shadow: Whether fields may hide members.
         kw_only: Whether the class's own fields are keyword-only arguments of the constructor.
+        frozen: Whether instances are frozen.
 
     Raises:
         AttributeError: A field hides a member, and ``shadow`` is false.
@@ -64,7 +65,7 @@ def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> 
             setattr(cls, name, _same_default(inherited.get(name)))
     documented = cls.__doc__
     cls.__doc__ = documented or cls.__name__  # without it, dataclasses computes a signature
-    dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
+    _process(cls, base, kw_only, frozen)
     fields = dataclasses.fields(cls)
     names = tuple(f.name for f in fields)
     if not documented:
@@ -77,6 +78,19 @@ def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool) -> 
             raise errors.reserved_name(cls, name, base.__name__)
     arguments = tuple(f for f in declared.values() if f in fields or f in init_vars)
     return Declaration(fields, names, init_vars, arguments, own, shadowed)
+
+
+def _process(cls: Any, base: type[Any], kw_only: bool, frozen: bool) -> None:
+    """Make `dataclasses` read the fields of a class, and describe the methods that a tensorclass has."""
+    # a tensorclass refuses writes itself, but dataclasses wants a subclass of a frozen class to be declared as frozen
+    above = [parent for parent in cls.__mro__[1:] if "__dataclass_params__" in vars(parent)]
+    declared = any(p.__dataclass_params__.frozen and (frozen or issubclass(p, base)) for p in above)
+    dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only, frozen=declared)(cls)
+    if declared:
+        del cls.__setattr__, cls.__delattr__
+    params = cls.__dataclass_params__
+    params.init = params.repr = params.eq = True
+    params.frozen = frozen
 
 
 def _same_default(parent: dataclasses.Field[Any] | None) -> Any:

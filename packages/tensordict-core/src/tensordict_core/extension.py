@@ -45,6 +45,7 @@ from tensordict_core.ops.factories.spec import OpSpec, operations
 from tensordict_core.ops.indexing import Rows
 from tensordict_core.ops.io.from_python import BuildOptions
 from tensordict_core.ops.io.html import table as html_table
+from tensordict_core.ops.parallel.multiprocessing.shared_memory import annotate_empty
 from tensordict_core.ops.shape.combine import common_container
 from tensordict_core.torch_api.pytree import register_wrapper
 
@@ -80,6 +81,7 @@ __all__ = [
     "Writer",
     "add_node",
     "annotate",
+    "annotate_empty",
     "annotation",
     "as_batch_size",
     "as_device",

@@ -274,10 +274,6 @@ class Pointwise(Node):
         """
         at = normal_dim(dim, self._meta.batch_size)
         td: Any = self
-        if td._is_lazy_stack and td.stack_dim != at:
-            inner = at - (at > td.stack_dim)
-            stacked: Self = td._restacked([element.softmax(inner, dtype) for element in td.tensordicts])
-            return stacked
         if own := td._exclusive_keys():
             raise errors.exclusive_keys("softmax along the stack dimension", own)
         if apart := keys_where(td, holds_lazy):

@@ -16,6 +16,7 @@ from tensordict_core.base.meta import as_device
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import KEEP, UNLOCKED, How
 from tensordict_core.base.registry.torch_functions import find_handler, implements
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.ops.factories.reduction import over_leaves
 from tensordict_core.ops.shape.combine import cat, stack, write_out
@@ -75,6 +76,9 @@ LIKE: tuple[Any, ...] = (
 )
 """Functions that return a new tensordict of the same keys and shapes."""
 
+_WITH_EQUAL_RESULTS = (torch.zeros_like, torch.ones_like, torch.full_like)
+"""Those of `LIKE` whose results for equal leaves are equal."""
+
 
 def register() -> None:
     """Register handlers for `METHODS`, `ALIASES` and `LIKE`."""
@@ -95,6 +99,22 @@ def register() -> None:
         implements(getattr(torch, name))(_largest(name, of_two))
 
 
+def _first_of_equal(td: Any) -> list[int]:
+    """Return for each leaf its position, or that of an equal unbatched tensor under its key in an earlier element.
+
+    Unbatched tensors of the elements of a lazy stack are read as one, if they are equal.
+    """
+    leaves = td._leaves(lambda kind: issubclass(kind, containers.unbatched))
+    firsts = list(range(len(leaves)))
+    found: dict[Any, list[int]] = {}
+    for i, (leaf, path) in enumerate(zip(leaves, td._leaf_keys(), strict=True)):
+        if isinstance(leaf, containers.unbatched):
+            earlier = found.setdefault(path, [])
+            firsts[i] = next((first for first in earlier if leaf._stacks([leaves[first], leaf])), i)
+            earlier.append(i)
+    return firsts
+
+
 def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return the handler of a ``*_like`` function."""
 
@@ -102,6 +122,8 @@ def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
         if device is not None:
             options["device"] = as_device(device)
         leaves = [function(leaf, *args, **options) for leaf in input._leaves()]
+        if function not in _WITH_EQUAL_RESULTS:
+            leaves = [leaves[i] for i in _first_of_equal(input)]
         return input._rebuild(iter(leaves), How(device=KEEP if device is None else options["device"], lock=True))
 
     return handler

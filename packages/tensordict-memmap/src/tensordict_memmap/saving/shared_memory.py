@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tensordict_core import is_leaf_nontensor, is_non_tensor
-from tensordict_core.extension import annotate, share_values
+from tensordict_core.extension import annotate, annotate_empty, share_values
 from tensordict_memmap.engine.sink import error_context, reserve_file
 from tensordict_memmap.engine.sources import check_memory
 from tensordict_memmap.formats import tree
@@ -40,7 +40,7 @@ def share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -
     if in_place:
         fill(node, shared)
     result = td if in_place else build(node, shared, device=torch.device("cpu"))
-    annotate(result, "mapped", True)
+    annotate_empty(result, "mapped")
     for leaf in result._leaves(is_leaf_nontensor):
         if is_non_tensor(leaf):
             annotate(leaf, "mapped", True)

@@ -45,6 +45,10 @@ class _Decorated:
         self.out_keys = out_keys
         self._function = function
         self._module = TensorDictModule(function, in_keys, out_keys)
+        self._owner: type[Any] | None = None
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self._owner = owner
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -52,4 +56,10 @@ class _Decorated:
         return TensorDictModule(self._function.__get__(instance), self.in_keys, self.out_keys)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._owner is not None and args and isinstance(args[0], self._owner):  # Owner.method(instance, ...)
+            return self.__get__(args[0])(*args[1:], **kwargs)
         return self._module(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        """Pickle by name, as functions."""
+        return str(self._function.__qualname__)

@@ -167,6 +167,21 @@ class LazyElementwise(TensorDictBase, abstract=True):
             return self._in_place(result.lock_() if self._locked else result, inplace)
         return super().repeat_interleave(repeats, dim, output_size=output_size, inplace=inplace)
 
+    def softmax(self: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+        """Return the softmax of every leaf along a batch dimension; elements that are lazy stacks stay so."""
+        tds, at = self.tensordicts, normal_dim(dim, self._meta.batch_size)
+        if tds and at != self.stack_dim:
+            inner = at - (at > self.stack_dim)
+            return self._restacked([td.softmax(inner, dtype) for td in tds])
+        if not (tds and all(td._is_lazy_stack for td in tds)):
+            return super().softmax(dim, dtype)
+        if len({(td.stack_dim, len(td.tensordicts)) for td in tds}) > 1:
+            return super().softmax(dim, dtype)
+        outer = at - (tds[0].stack_dim < at)
+        columns = [type(column[0])._lazy(column, outer) for column in zip(*(td.tensordicts for td in tds), strict=True)]
+        rows = zip(*(column.softmax(outer, dtype)._unbind(outer) for column in columns), strict=True)
+        return self._restacked([td._restacked(row) for td, row in zip(tds, rows, strict=True)])
+
     def _in_slices(self: Any, result: Any, dim: int) -> Any:
         """Return a result that was computed densely, as a lazy stack of its slices along a dimension."""
         if result._is_lazy_stack or not self.tensordicts or not result._meta.batch_size[dim]:

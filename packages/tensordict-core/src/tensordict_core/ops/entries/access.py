@@ -81,8 +81,12 @@ class Access(Node):
             if not isinstance(node, Node):
                 if default is KEEP and node is not None:
                     raise errors.not_a_node(key[:depth], node)
-                return self._absent(key, default)
-            node = node._get(name)
+                return self._absent(unravel_key_to_tuple(key), default)
+            try:
+                node = node._get(name)
+            except RuntimeError:  # of entries that do not stack
+                unravel_key_to_tuple(key)  # raises the error of an object that is no key
+                raise
         return self._absent(key, default) if node is None else node
 
     def _absent(self, key: Any, default: Any) -> Any:

@@ -14,14 +14,14 @@ from tensordict_core.base.rebuild import KEEP, NO_DEFAULT
 from tensordict_core.ops.entries.access import Access
 
 
-def _is_taken(node: Any, path: tuple[str, ...]) -> bool:
+def is_taken(node: Any, path: tuple[str, ...]) -> bool:
     """Return whether there is an entry at a path, in any element of a lazy stack."""
     if node._is_lazy_stack:
-        return any(_is_taken(element, path) for element in node.tensordicts)
+        return any(is_taken(element, path) for element in node.tensordicts)
     value = node._peek(path[0])
     if value is None or len(path) == 1:
         return value is not None
-    return has_entries(value) and _is_taken(value, path[1:])
+    return has_entries(value) and is_taken(value, path[1:])
 
 
 class Removal(Access):
@@ -143,7 +143,7 @@ class Removal(Access):
             raise errors.empty_key()
         if old == new:
             return self
-        if safe and _is_taken(self, new):
+        if safe and is_taken(self, new):
             raise errors.existing_key(new_key)
         if old[:-1] == new[:-1]:
             parent._rename(name, new[-1])
@@ -199,7 +199,7 @@ class Removal(Access):
                 out.del_(path)
                 path = path[:-1]
         for new, value in moved:
-            if _is_taken(out, new):
+            if is_taken(out, new):
                 raise errors.existing_key(new, "delete or rename that entry first")
             out.set(new, value)
         return out

@@ -12,7 +12,9 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names, names_or_none, starts_with
 from tensordict_core.base.node import Node, has_entries
+from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import KEEP
+from tensordict_core.ops.entries.removal import is_taken
 
 
 def _nodes_above(root: Any, keys: Iterable[NestedKey]) -> dict[tuple[str, ...], Any]:
@@ -33,6 +35,41 @@ def _nested_size(key: str, node: Any, size: torch.Size) -> torch.Size:
             f"{list(own)} does not start with it; leave recurse out"
         )
     return size
+
+
+def _depth_of_stack(root: Any, path: tuple[str, ...]) -> int:
+    """Return the depth at which a path reaches a lazy stack whose elements have the rest, not all of them; else 0."""
+    node = root
+    for depth, name in enumerate(path):
+        if depth and node._is_lazy_stack and is_taken(node, path[depth:]):
+            return depth
+        node = node._peek(name)
+        if not has_entries(node):
+            break
+    return 0
+
+
+def _take_from_some(
+    root: Any, path: tuple[str, ...], depth: int, part: Any, new: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    """Move an entry that some elements of a nested lazy stack have to ``part``, under a new path."""
+    if len(new) <= depth:
+        raise KeyError(
+            f"key {path!r} is in some elements of a lazy stack only, so its new name {new!r} needs at least "
+            f"{depth + 1} levels; rename it after the split"
+        )
+    taken, _ = root.get(path[:depth]).split_keys([path[depth:]], inplace=True, **options)
+    for element in taken.tensordicts if path[depth:] != new[depth:] else ():
+        if path[depth:] in element:
+            element.rename_key_(path[depth:], new[depth:])
+    earlier = part.get(new[:depth], None)
+    if earlier is not None and earlier._is_lazy_stack:
+        for element, other in zip(earlier.tensordicts, taken.tensordicts, strict=True):
+            element.update(other)
+        return
+    for key, value in () if earlier is None else earlier.items(True, True, is_leaf=is_leaf_nontensor):
+        taken.set(key, value)
+    part.set(new[:depth], taken)
 
 
 class KeySelection(Node):
@@ -151,7 +188,8 @@ class KeySelection(Node):
                 is true for the tensors that the set contains.
             inplace: Whether the selected entries are removed from this tensordict, which is then returned as the last
                 result.
-            default: The value for a missing key; by default a missing key raises an error.
+            default: The value for a missing key; by default a missing key raises an error. Elements of a nested lazy
+                stack that have the key keep their entries.
             strict: Whether a missing key raises an error; otherwise it is ignored.
             reproduce_struct: Whether each result has all nested tensordicts, also those that are empty there.
 
@@ -176,7 +214,12 @@ class KeySelection(Node):
                 if value is not None:
                     left.del_(path)
                     used.append(path)
-                elif path in self:
+                elif (depth := _depth_of_stack(left, path)) and (default is not ... or not strict):
+                    new = unravel_key_to_tuple(key_set[key]) if isinstance(key_set, dict) else path
+                    _take_from_some(left, path, depth, part, new, {"default": default, "strict": strict})
+                    used.append(path)
+                    continue
+                elif not depth and is_taken(self, path):
                     raise KeyError(f"key {key!r} is in several sets; name it once")
                 elif default is not ...:
                     value = default
@@ -229,6 +272,8 @@ class KeySelection(Node):
         """
         nodes = _nodes_above(self, keys)
         part, _ = self.split_keys(keys, inplace=True, default=default, strict=strict, reproduce_struct=not filter_empty)
+        if not filter_empty:  # the nested tensordicts above other keys are kept here, not in the result
+            part = part.select(*keys, strict=False)
         for path, node in nodes.items():
             made = part._peek_path(path)
             if isinstance(made, Node) and (type(made) is not type(node) or made._meta != node._meta):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -11,6 +11,23 @@ from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.base.rebuild import SAME
 from tensordict_core.ops.cast import pinned
+
+
+def annotate_empty(root: Any, name: str) -> None:
+    """Set an annotation of the tensordicts without tensors, ``root`` included: no tensor tells that they are shared.
+
+    >>> from tensordict_core.extension import annotation
+    >>> td = TensorDict({"a": 1, "empty": {}})
+    >>> annotate_empty(td, "origin")
+    >>> annotation(td["empty"], "origin"), annotation(td, "origin")
+    (True, None)
+    """
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if not node._leaves():
+            node._annotations = {**(node._annotations or {}), name: True}
+        waiting += [child for child in node._nodes() if not (child._is_non_tensor or child._is_opaque)]
 
 
 class SharedMemory(Node):
@@ -41,8 +58,7 @@ class SharedMemory(Node):
                 leaf._share()
             else:
                 leaf.share_memory_()
-        if not self._leaves():  # an empty tensordict is shared too
-            self._annotations = {**(self._annotations or {}), "shared": True}
+        annotate_empty(self, "shared")
         return self.lock_()
 
     def pin_memory(self, num_threads: int | None = None, inplace: bool = False) -> Self:
