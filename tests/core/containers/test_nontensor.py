@@ -292,3 +292,32 @@ def test_data_are_set_by_the_name_of_their_field():
             data["q"] = "c"
     made = NonTensorData.from_any({"data": "x"}, batch_size=[2])
     assert type(made) is NonTensorData and made.tolist() == ["x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("index", "values", "expected"),
+    [
+        (slice(1, 3), ["x", "y"], ["a", "x", "y"]),
+        (slice(None), ["x"], ["x", "x", "x"]),
+        ([0, 2], ["x", "y"], ["x", "b", "y"]),
+        (torch.tensor([True, False, True]), [1, 2], [1, "b", 2]),
+        (..., [["p", "q"], ["r", "s"], ["t"]], [["p", "q"], ["r", "s"], ["t"]]),
+        (1, ["x", "y"], ["a", ["x", "y"], "c"]),
+        (slice(None), ("x", "y"), [("x", "y")] * 3),
+    ],
+)
+def test_a_list_at_an_index_of_a_stack_has_one_value_for_each_position(index, values, expected):
+    stack = NonTensorStack("a", "b", "c")
+    stack[index] = values
+    assert stack.tolist() == expected
+
+
+def test_a_list_of_other_length_at_an_index_of_a_stack_is_refused():
+    stack = NonTensorStack("a", "b", "c")
+    with pytest.raises(RuntimeError, match="does not fit the batch size"):
+        stack[1:] = ["x", "y", "z"]
+    assert stack.tolist() == ["a", "b", "c"]
+    nested = NonTensorStack.from_list([["a", "b"], ["c", "d"]])
+    nested[1] = ["x", "y"]
+    nested[:, 0] = ["p", "q"]
+    assert nested.tolist() == [["p", "b"], ["q", "y"]]

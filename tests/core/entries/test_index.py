@@ -283,3 +283,23 @@ def test_values_of_fewer_batch_dimensions_are_broadcast_in_longer_nested_ones() 
     td[0:1] = td[3]
     td[1:3] = td[3]
     assert (td["n", "x"] == td["n", "x"][3]).all()
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3], (1, 2, 3), [torch.tensor(1), torch.tensor(2), torch.tensor(3)]])
+@pytest.mark.parametrize("kind", ["dense", "lazy", "lazy last"])
+def test_a_list_of_numbers_is_written_as_a_tensor_of_them(values, kind):
+    td = TensorDict({"a": torch.zeros(2, 3), "n": {"b": torch.zeros(2, 3, 2)}}, [2, 3])
+    if kind != "dense":
+        dim = 0 if kind == "lazy" else 1
+        td = lazy_stack(list(td.unbind(dim)), dim)
+    td[1] = values
+    assert td["a"].tolist() == [[0, 0, 0], [1, 2, 3]]
+    assert td["n", "b"][1].tolist() == [[1, 1], [2, 2], [3, 3]]
+
+
+@pytest.mark.parametrize("values", [["a", "b"], [None, 1], [1, 2, 3, 4]])
+def test_a_list_that_no_entry_takes_is_refused(values):
+    td = TensorDict({"a": torch.zeros(3)}, [3])
+    with pytest.raises((TypeError, RuntimeError)):
+        td[:] = values
+    assert td["a"].tolist() == [0, 0, 0]

@@ -115,6 +115,13 @@ RARE = (
         text=r"batch_size=(True|False|-?\d)",
     ),
     seen(
+        '`tc.get_at("label", index)`',
+        calls="get_at",
+        kind="TypeError > result",
+        theirs="list indices must",
+        kinds="class",
+    ),
+    seen(
         "a number, an array or a list of numbers in `td.update_at_(",
         calls="update_at_",
         kind="TypeError > result",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import unravel_key_to_tuple
 from tensordict_core.base.node import Node
@@ -94,7 +95,7 @@ class Indexing(Node):
         """Store an entry by key, or write ``value`` into the part of every entry that ``index`` selects.
 
         Keys that only ``value`` has are created, with zeros (``None`` for non-tensor data) in the other rows, so an
-        empty tensordict can be filled row by row.
+        empty tensordict can be filled row by row. A number, or a tensor or list of numbers, is written to every entry.
 
         Raises:
             RuntimeError: The tensordict is locked and a key is new, or shapes do not fit.
@@ -109,6 +110,9 @@ class Indexing(Node):
             return
         if isinstance(value, np.generic):
             value = value.item()
+        elif isinstance(value, list | tuple) and not self._is_opaque:
+            tensor = as_tensor(value, self._meta.device)
+            value = value if tensor is None else tensor
         self._index_put(Index(index, self._meta.batch_size), value)
 
     def __getitems__(self, indices: Any) -> Any:

@@ -59,8 +59,7 @@ def bad_indexed_value(value: Any) -> TypeError:
     text = " ".join(repr(value).split())
     return SourceError(
         f"{text} of type {type(value).__name__} cannot be written at an index: __setitem__ only supports tensordicts, "
-        "dictionaries, tensors and numbers; name the entry with td[index] = {key: value}, or wrap a list with "
-        "torch.tensor"
+        "dictionaries, tensors, numbers and lists of numbers; name the entry with td[index] = {key: value}"
     )
 
 

@@ -27,6 +27,7 @@ from tensordict_core.containers.nontensor.pointwise import choose, compared, dif
 from tensordict_core.containers.nontensor.positions import (
     index_positions,
     nested,
+    nested_size,
     product_positions,
     reshape_positions,
     unbind_positions,
@@ -105,6 +106,21 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         return errors.NoEntriesError(
             f"key {key!r} not found: {type(self).__name__} holds one value; read it with .data"
         )
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write one value to the positions that an index selects, or one to each from a list, which is broadcast.
+
+        >>> from tensordict_core import NonTensorStack
+        >>> stack = NonTensorStack("a", "b", "c")
+        >>> stack[1:] = ["x", "y"]
+        >>> stack.tolist()
+        ['a', 'x', 'y']
+        """
+        if isinstance(value, list) and not isinstance(index, str):
+            dims = len(Index(index, self._meta.batch_size).size)
+            if dims:  # the value of a single position may be a list
+                value = containers.non_tensor_stack.from_list(value, batch_size=nested_size(value)[:dims])
+        super().__setitem__(index, value)
 
     def _plan_value(
         self, holder: Any, key: str, index: Index | None, value: Any, plan: WritePlan, prefix: tuple[str, ...]
