@@ -234,9 +234,9 @@ CORNERS = (
     seen(
         '`stack.set("a", value, inplace=True)`',
         calls="set|setdefault",
-        kind="^(values|dtype|shares)$",
+        kind="^(values|dtype|shares)$|^result > InPlaceShapeError",
         kinds="lazy.*ragged",
-        text=r"inplace=True|, True\)$",
+        text=r"inplace=True|, (True|object\(\))\)$",
     ),
     seen(
         "`td.unflatten(1, [])`",

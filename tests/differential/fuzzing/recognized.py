@@ -340,11 +340,7 @@ RECOGNIZED = (
     ),
     Rule(
         "a locked tensordict: `td.update()` without",
-        lambda p, d: (
-            p.call.name.startswith("update")
-            and works(d, "RuntimeError: Cannot modify locked")
-            and has_nothing_to_change(p, d)
-        ),
+        lambda p, d: works(d, "RuntimeError: Cannot modify locked") and has_nothing_to_change(p, d),
     ),
     Rule(
         "`td.add(other, default=0.0)` and `logical_and`",

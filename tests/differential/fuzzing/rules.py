@@ -273,6 +273,7 @@ RULES = (
             and (
                 (d.kind == "result > DimensionError" and "Incompatible dim" in d.ours)
                 or (works(d, "TypeError: quantile()") and "reduce=True" in str(p.call))
+                or (both_refuse(d) and "Incompatible dim" in d.ours)
             )
         ),
     ),
