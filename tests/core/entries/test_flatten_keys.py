@@ -208,3 +208,13 @@ def test_a_separator_that_is_no_string_is_refused(td):
     for call in (td.flatten_keys, td.unflatten_keys):
         with pytest.raises(TypeError, match="separator is a string, got None"):
             call(None)
+
+
+@pytest.mark.parametrize("method", ["cat_tensors", "stack_tensors"])
+def test_a_refused_key_of_combined_entries_changes_nothing(method):
+    td = TensorDict({"a": torch.zeros(3), "s": "text"})
+    with pytest.raises(KeyError):
+        getattr(td, method)("a", out_key=("s", "b"))
+    assert list(td.keys()) == ["a", "s"] and td["s"] == "text"
+    getattr(td, method)("a", out_key=("a", "b"))  # in the place of the entry
+    assert td["a", "b"].tolist() in ([0, 0, 0], [[0, 0, 0]])

@@ -199,12 +199,6 @@ OBSERVED = (
         kind="^(KeyError|_KeyThroughLeafError) > result",
         text="default=",
     ),
-    seen(
-        '`td.stack_tensors("a", out_key=("s", "b"))`',
-        calls="(stack|cat)_tensors",
-        kind="^result > KeyThroughLeafError",
-        ours="is a NonTensorData",
-    ),
     seen("`lazy.view(2, 2)`", kind="> result", theirs="Cannot call `view` on a lazy", kinds="lazy"),
     seen("`batch_size=` together with", calls="from_.*", kind="> result", theirs="Conflicting batch sizes"),
     seen("`td[0] = 5` where an entry", kind="> result", theirs="Cannot update a NonTensorDataBase object", text=VALUES),

@@ -239,6 +239,12 @@ CORNERS = (
         text=r"inplace=True|, (True|object\(\))\)$",
     ),
     seen(
+        '`td.stack_tensors("a", out_key=("s", "b"))`',
+        calls="(stack|cat)_tensors",
+        kind="^result > KeyThroughLeafError",
+        ours="is a NonTensorData",
+    ),
+    seen(
         "`td.unflatten(1, [])`",
         calls="unflatten",
         kind="^RuntimeError > result",

@@ -388,11 +388,17 @@ class KeyFlattening(Node):
             raise KeyError(
                 f"{what} removes the entries that it combines, and {paths} has one twice; pass keep_entries=True"
             )
+        target = unravel_key_to_tuple(out_key)
+        if any(target[: len(path)] == path for path in map(unravel_key_to_tuple, keys)):  # takes the place of an entry
+            for key in keys:
+                self.del_(key)
+            try:
+                return self.set(out_key, combined)
+            except Exception:
+                for key, value in zip(keys, entries, strict=True):
+                    self.set(key, value)
+                raise
+        self.set(out_key, combined)
         for key in keys:
             self.del_(key)
-        try:
-            return self.set(out_key, combined)
-        except Exception:
-            for key, value in zip(keys, entries, strict=True):
-                self.set(key, value)
-            raise
+        return self
