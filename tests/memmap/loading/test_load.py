@@ -455,3 +455,15 @@ def test_tensors_without_elements_are_mapped_only_once_they_are_saved() -> None:
     td = TensorDict({"a": torch.zeros(0, 3)}, [0])
     assert not td.is_memmap() and td.memmap().is_memmap()
     assert not TensorDict({"a": torch.zeros(0, 3), "b": torch.zeros(0)}, [0]).lock_().is_memmap()
+
+
+@pytest.mark.parametrize("name", ["x", "x.safetensors", "x.tdz"])
+def test_values_have_the_names_of_their_tensordict(tmp_path, name):
+    nested = TensorDict({"k": "v", "l": [["a", "b", "c"]] * 2}, [2, 3], names=["t", "u"])
+    td = TensorDict({"a": torch.ones(2), "k": "one", "s": ["p", "q"], "n": nested}, [2], names=["t"])
+    td.save(tmp_path / name)
+    td.consolidate(tmp_path / "consolidated")
+    for loaded in (TensorDict.load(tmp_path / name), td.memmap(), TensorDict.from_consolidated(tmp_path / "consolidated")):
+        assert loaded.get("k").names == loaded.get("s").names == ["t"]
+        assert loaded.get(("n", "k")).names == loaded.get(("n", "l")).names == ["t", "u"]
+        assert loaded[0].get("s").names == [] and loaded.unsqueeze(0).get("s").names == [None, "t"]

@@ -63,7 +63,11 @@ def build(
             if isinstance(entry, Leaf):
                 put(name, open_leaf(entry))
             else:
-                put(name, build(entry, open_leaf, saved=saved, device=device))
+                value = build(entry, open_leaf, saved=saved, device=device)
+                if node.names is not None and is_non_tensor(value):  # a value is saved without names
+                    further = (None,) * (len(value.batch_size) - len(node.names))
+                    value._set_meta(value._meta.named((*node.names, *further)))
+                put(name, value)
     elif isinstance(node, Parts):
         parts = {name: build(part, open_leaf, saved=saved, device=device) for name, part in node.parts.items()}
         made = _assemble(node, parts, fallback)
