@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -321,3 +323,30 @@ def test_a_list_of_other_length_at_an_index_of_a_stack_is_refused():
     nested[1] = ["x", "y"]
     nested[:, 0] = ["p", "q"]
     assert nested.tolist() == [["p", "b"], ["q", "y"]]
+
+
+@pytest.mark.parametrize(
+    "copied", [lambda td: td.clone(False), TensorDict.copy, copy.copy, copy.deepcopy, TensorDict.clone]
+)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda td: td["s"].__setitem__(0, "new"),
+        lambda td: td.set_at_("s", "new", 0),
+        lambda td: td.update_({"s": ["new", "b"]}),
+        lambda td: td["n", "s"].__setitem__(0, "new"),
+        lambda td: td.get("grid").update_(NonTensorData("new", [2, 2])),
+        lambda td: td.update_({"one": "new"}),
+    ],
+)
+def test_a_copy_of_a_tensordict_has_values_of_its_own(copied, write):
+    def make():
+        source = {"s": ["a", "b"], "n": {"s": ["x", "y"]}, "grid": [["a", "b"], ["c", "d"]], "one": "value"}
+        return TensorDict({**source, "x": torch.zeros(2)}, [2])
+
+    td = make()
+    changed = copied(td)
+    write(changed)
+    keys = ["s", ("n", "s"), "grid", "one"]
+    assert [td[key] for key in keys] == [make()[key] for key in keys]
+    assert [changed[key] for key in keys] != [td[key] for key in keys]

@@ -463,7 +463,11 @@ def test_values_have_the_names_of_their_tensordict(tmp_path, name):
     td = TensorDict({"a": torch.ones(2), "k": "one", "s": ["p", "q"], "n": nested}, [2], names=["t"])
     td.save(tmp_path / name)
     td.consolidate(tmp_path / "consolidated")
-    for loaded in (TensorDict.load(tmp_path / name), td.memmap(), TensorDict.from_consolidated(tmp_path / "consolidated")):
+    for loaded in (
+        TensorDict.load(tmp_path / name),
+        td.memmap(),
+        TensorDict.from_consolidated(tmp_path / "consolidated"),
+    ):
         assert loaded.get("k").names == loaded.get("s").names == ["t"]
         assert loaded.get(("n", "k")).names == loaded.get(("n", "l")).names == ["t", "u"]
         assert loaded[0].get("s").names == [] and loaded.unsqueeze(0).get("s").names == [None, "t"]

@@ -454,10 +454,7 @@ class NonTensorStack(NonTensorDataBase):
         return [self.from_list(values, batch_size=size) for values, size in zip(lists, sizes, strict=True)]
 
     def _clone(self, recurse: bool) -> Self:
-        # shallow copies share the list of values, unless one of them may spread its rows
-        shared = not recurse and self._row_dims is None
-        new = self._make(self._rows if shared else list(self._rows), self._meta, self._row_dims)
-        return self._shared_with(new, recurse)
+        return self._shared_with(self._make(list(self._rows), self._meta, self._row_dims), recurse)
 
     def _plain_value(self) -> Any:
         return self.tolist()
