@@ -440,3 +440,13 @@ def test_a_value_that_is_written_at_an_index_of_a_locked_tensordict_stays_locked
     for locked, key in ((td.lock_(), ("n", "s")), (stack.lock_(), "s")):
         locked.set_at_(key, "new", 0)
         assert locked.is_locked and locked.get(key).is_locked
+
+
+def test_an_update_stores_shallow_copies_of_nested_tensordicts():
+    source = TensorDict({"n": {"s": ["x", "y"], "v": torch.zeros(2)}}, [2]).lock_()
+    td = TensorDict({}, [2]).update(source)
+    td["n", "new"] = torch.ones(2)
+    td["n", "s"][0] = "z"
+    assert list(source["n"].keys()) == ["s", "v"] and source["n", "s"] == ["x", "y"]
+    assert td["n", "v"] is source["n", "v"] and td["n", "s"] == ["z", "y"]
+    assert TensorDict({}, [2]).set("n", source["n"])["n"] is source["n"]
