@@ -206,8 +206,10 @@ def settled(before, mapped, others, folder):
 
 
 @pytest.fixture(autouse=True)
-def others_rest():
+def others_rest(monkeypatch):
     """Collections look at new objects only, and torch starts no threads, which would wait for each other."""
+    # the hook of pytest keeps the exceptions that callbacks of weak references swallow, and with them what is open
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.enable()
