@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -105,3 +107,65 @@ def test_renaming_keys_keeps_the_class_of_stacked_instances():
     stack = LazyStackedTensorDict(*[Flat(torch.ones(2), batch_size=[2])] * 2)
     for result in (stack.flatten_keys("."), stack.unflatten_keys(".")):
         assert type(result) is Flat and result.batch_size == (2, 2) and result.x.shape == (2, 2)
+
+
+@tensorclass
+class Episode:
+    obs: torch.Tensor
+    info: TensorDict
+
+
+def episodes(seed: int = 0) -> Any:
+    """A lazy stack of instances whose entries have other shapes."""
+    return lazy_stack(
+        [
+            Episode(
+                obs=torch.arange(2.0 * n).reshape(2, n) + seed,
+                info=TensorDict({"r": torch.full((2, n, 1), 1.0 + seed)}, [2]),
+                batch_size=[2],
+            )
+            for n in (2, 3)
+        ]
+    )
+
+
+ON_EPISODES = {
+    "where": lambda x, y: x.where(torch.tensor([[True, False], [False, True]]), y),
+    "where number": lambda x, y: x.where(torch.tensor([[True, False], [False, True]]), 7.0),
+    "update": lambda x, y: x.update(y),
+    "update of a tensordict": lambda x, y: x.update(lazy_stack([td.to_tensordict() for td in y.unbind(0)])),
+    "update_": lambda x, y: x.update_(y),
+    "copy_": lambda x, y: x.copy_(y),
+    "softmax": lambda x, y: x.softmax(1),
+    "repeat_interleave": lambda x, y: x.repeat_interleave(2, dim=1),
+    "broadcast": lambda x, y: x * torch.tensor([1.0, 2.0], dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", ON_EPISODES)
+def test_operations_on_a_stack_of_instances_of_other_shapes(name):
+    def plain(stack):
+        return lazy_stack([TensorDict(obs=one.obs.clone(), info=one.info.clone(), batch_size=[2]) for one in stack])
+
+    result = ON_EPISODES[name](episodes(), episodes(5))
+    expected = ON_EPISODES[name](plain(episodes()), plain(episodes(5)))
+    assert type(result) is Episode and result.batch_size == expected.batch_size
+    for one, other in zip(result.unbind(0), expected.unbind(0), strict=True):
+        torch.testing.assert_close(one.obs, other["obs"], rtol=0, atol=0)
+        torch.testing.assert_close(one.info["r"], other["info", "r"], rtol=0, atol=0)
+
+
+def test_an_update_of_a_stack_of_instances_refuses_keys_that_are_not_fields():
+    stack, before = episodes(), episodes()
+    source = lazy_stack([TensorDict({"obs": torch.zeros(2, n), "typo": torch.zeros(2)}, [2]) for n in (2, 3)])
+    with pytest.raises((KeyError, ValueError), match="typo"):
+        stack.update(source)
+    for one, other in zip(stack.unbind(0), before.unbind(0), strict=True):
+        assert torch.equal(one.obs, other.obs)
+
+
+def test_operands_broadcast_over_the_stack_dim_of_instances():
+    stack = lazy_stack([Episode(obs=torch.ones(3), info=TensorDict({}, [3]), batch_size=[3]) for _ in range(2)], 1)
+    other = TensorDict({"obs": torch.full((3, 1), 2.0, dtype=torch.float64), "info": {}}, [3, 1])
+    for result in (stack - other, stack.maximum(other), stack * other[0].squeeze(-1).expand(2)):
+        assert type(result) is Episode and result.batch_size == (3, 2) and result.obs.dtype is torch.float64

@@ -245,6 +245,28 @@ CORNERS = (
         ours="is a NonTensorData",
     ),
     seen(
+        "a wrong argument that meets an error inside the reference first",
+        calls="update",
+        kind="^TypeError > InPlaceShapeError",
+        theirs=r"^TypeError: clone\(\): argument",
+    ),
+    seen(
+        "a wrong argument that meets an error inside the reference first",
+        kind="^IndexError > RuntimeError",
+        theirs="Dimension out of range",
+        ours="which does not start with the batch size",
+    ),
+    seen(
+        "`td.separates(key, strict=False)`",
+        calls="separates",
+        kind="^(kind|keys)$",
+        kinds="lazy.*ragged",
+        text="strict=False",
+    ),
+    seen(
+        '`tc.get_at("label", index)`', calls="get_at", kind="^value$", theirs="namedtuple", ours="list", kinds="class"
+    ),
+    seen(
         "`td.unflatten(1, [])`",
         calls="unflatten",
         kind="^RuntimeError > result",

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 
 from tensordict_class import errors
-from tensordict_core import KEY_SEPARATOR, LazyStackedTensorDict, NestedKey, TensorDictBase
+from tensordict_core import KEY_SEPARATOR, LazyStackedTensorDict, NestedKey, TensorDictBase, is_non_tensor
 from tensordict_core.extension import (
     How,
     Index,
@@ -39,6 +39,13 @@ def _forwarded(name: str) -> Any:
 
     method.__name__ = name
     return method
+
+
+def _unbound(source: Any, dim: int) -> Sequence[Any]:
+    """Return the slices of a tensordict along a dimension; none of another source, or if it has no such dimension."""
+    if not isinstance(source, TensorCollection) or is_non_tensor(source) or len(source._meta.batch_size) <= dim:
+        return ()
+    return source._unbind(dim)
 
 
 def _wrapped_attribute(name: str) -> Any:
@@ -251,6 +258,16 @@ class Forwarding(TensorCollection):
     def _plan_leaf(self, *plan: Any) -> None:
         self._tensordict._plan_leaf(*plan)
 
+    def _plan_update(self, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
+        # elements of a lazy stack are updated each, since their shapes may differ
+        stack = self._lazy_stack
+        parts = () if stack is None else _unbound(source, stack.stack_dim)
+        if stack is None or not parts or len(parts) != len(stack.tensordicts):
+            super()._plan_update(source, plan, prefix)
+            return
+        for td, part in zip(stack.tensordicts, parts, strict=True):
+            self._shell(td)._plan_update(part, plan, prefix)
+
     _shape_of = _forwarded("_shape_of")
     _read = _forwarded("_read")
     _describe = _forwarded("_describe")
@@ -341,7 +358,7 @@ def _forwarded_operation(name: str) -> Any:
 # Operations that lazy stacks or views override: on keys, locks, and in place.
 for _name in (
     *("exclude", "split_keys", "filter_empty_", "filter_non_tensor_data"),
-    *("auto_batch_size_", "densify", "lock_", "unlock_", "entry_class"),
+    *("auto_batch_size_", "densify", "lock_", "unlock_", "entry_class", "repeat_interleave", "softmax", "where"),
     *("new_zeros", "new_ones", "new_empty", "new_full", "zero_", "masked_fill_", "to_h5", "to_zarr", "to_store"),
     *(spec.name for spec in operations() if spec.inplace and hasattr(TensorCollection, spec.name)),
 ):

@@ -253,7 +253,8 @@ class Instance(Forwarding):
 
         Instances in shared memory are made without non-tensor fields, and take the tensors of complete ones.
         """
-        unset = [key for key, value in source._items() if is_non_tensor(value) and self._get(key) is None]
+        own = set(self._keys())
+        unset = [key for key in source._keys() if key not in own and is_non_tensor(source._get(key))]
         return source.exclude(*unset) if unset else source
 
     def _refuse_foreign(self, value: Any) -> None:

@@ -95,6 +95,7 @@ def _of_selected_keys(program: Program) -> list[Program]:
     if source in program.operands:
         paths = list(structures.paths(program.operands[source]))
         present = [path for path in map(_path, ast.literal_eval(keys)) if path in paths]
+        present = [path for path in present if not any(path[:n] in present for n in range(1, len(path)))]
         selected = [
             f"{{k: {source}.get(k) for k in {keys} if k in {source}.keys(True)}}",
             f"{source}.select(*{present}, strict=False)",

@@ -83,7 +83,7 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
             return batch_operand(td, leaves, tensor._tensor), False
         aligned = td._align(_broadcast_to(td, other), KEEP)
         # a lazy stack has the leaf of a key several times, so counts do not decide
-        if len(aligned) != len(other._leaves()) or td._is_lazy_stack:
+        if len(aligned) != len(other._leaves()) or td._lazy_stack is not None:
             mine, theirs = set(td._leaf_keys()), set(other._leaf_keys())
             if mine != theirs:
                 raise errors.keys_mismatch(mine - theirs, theirs - mine)
@@ -97,7 +97,7 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
         return batch_operand(td, leaves, torch.as_tensor(other, device=device)), False
     if isinstance(other, dict):
         # a lazy stack splits its operand along its stack dimension
-        size = td._meta.batch_size if td._is_lazy_stack else None
+        size = None if td._lazy_stack is None else td._meta.batch_size
         return match(name, td, leaves, containers.dense(other, batch_size=size))
     if td._is_non_tensor:  # has no leaves: values take no part in arithmetic
         return other, True
@@ -265,7 +265,7 @@ def spread(td: Any, other: Any) -> tuple[Any, Any]:
         new = torch.broadcast_shapes(size, theirs)
     except RuntimeError:
         return td, other  # what does not broadcast is refused where the operands are matched
-    apart = is_node and td._is_lazy_stack and not (starts_with(size, theirs) or starts_with(theirs, size))
+    apart = is_node and td._lazy_stack is not None and not (starts_with(size, theirs) or starts_with(theirs, size))
     if new == size:
         return td, other.expand(size) if apart else other
     return td.expand(new) if holds_ragged(td) else td._solid(), other
@@ -273,8 +273,9 @@ def spread(td: Any, other: Any) -> tuple[Any, Any]:
 
 def holds_ragged(td: Any) -> bool:
     """Return whether a tree is, or has, a lazy stack without a dense form: shapes or keys differ between elements."""
-    if td._is_lazy_stack:
-        return bool(td._is_ragged())
+    stack = td._lazy_stack
+    if stack is not None:
+        return bool(stack._is_ragged())
     return any(holds_ragged(node) for node in td._nodes() if not node._is_opaque)
 
 
@@ -285,12 +286,12 @@ def holds(td: Any, test: Callable[[Any], bool]) -> bool:
 
 def holds_lazy(td: Any) -> bool:
     """Return whether a tree is, or has, a lazy stack."""
-    return holds(td, lambda node: node._is_lazy_stack)
+    return holds(td, lambda node: node._lazy_stack is not None)
 
 
 def keys_where(td: Any, test: Callable[[Any], bool]) -> list[str]:
     """Return the keys of the nested tensordicts that pass a test; none for a lazy stack."""
-    if td._is_lazy_stack:
+    if td._lazy_stack is not None:
         return []
     return [key for key, value in td._items() if has_entries(value) and test(value)]
 
