@@ -218,3 +218,5 @@ def test_a_refused_key_of_combined_entries_changes_nothing(method):
     assert list(td.keys()) == ["a", "s"] and td["s"] == "text"
     getattr(td, method)("a", out_key=("a", "b"))  # in the place of the entry
     assert td["a", "b"].tolist() in ([0, 0, 0], [[0, 0, 0]])
+    getattr(td, method)(("a", "b"), out_key="a")  # in the place of its tensordict
+    assert isinstance(td["a"], torch.Tensor)

@@ -267,6 +267,20 @@ CORNERS = (
         '`tc.get_at("label", index)`', calls="get_at", kind="^value$", theirs="namedtuple", ours="list", kinds="class"
     ),
     seen(
+        "`stack.densify()` where elements lack",
+        calls="densify",
+        kind="^(kind|batch|names)$",
+        theirs=r"^(NonTensorData|\(\))$",
+        kinds="ragged",
+    ),
+    seen(
+        "`td.numpy()` and `td.to_namedtuple()`",
+        calls="to_namedtuple",
+        kind="^result > RuntimeError",
+        ours="cannot complete when there are exclusive keys",
+        kinds="Value",
+    ),
+    seen(
         "`td.unflatten(1, [])`",
         calls="unflatten",
         kind="^RuntimeError > result",

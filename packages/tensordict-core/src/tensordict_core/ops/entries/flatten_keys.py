@@ -389,7 +389,8 @@ class KeyFlattening(Node):
                 f"{what} removes the entries that it combines, and {paths} has one twice; pass keep_entries=True"
             )
         target = unravel_key_to_tuple(out_key)
-        if any(target[: len(path)] == path for path in map(unravel_key_to_tuple, keys)):  # takes the place of an entry
+        lengths = [(path, min(len(path), len(target))) for path in map(unravel_key_to_tuple, keys)]
+        if any(path[:n] == target[:n] for path, n in lengths):  # the result takes the place of an entry
             for key in keys:
                 self.del_(key)
             try:
