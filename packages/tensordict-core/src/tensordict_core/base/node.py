@@ -377,15 +377,11 @@ class Node:
     def _solid(self, nested: bool = True) -> Self:
         """Return this tree with dense lazy stacks, so that every leaf starts with the root's batch size.
 
-        Returns this tree itself if it has no lazy stacks. A container that wraps another one forwards the call.
-
-        Args:
-            nested: Whether nested lazy stacks are made dense, not only the root.
+        Without ``nested``, only a root that is a lazy stack is made dense. Returns this tree itself if it has no lazy
+        stacks. A container that wraps another one forwards the call.
         """
-        if not nested:
-            return self
         out = None
-        for key, value in self._items():
+        for key, value in self._items() if nested else ():
             if type(value) is not Tensor and isinstance(value, Node):
                 solid = value._solid()
                 if solid is not value:
@@ -439,8 +435,7 @@ class Node:
             if isinstance(value, Node):
                 value._line_up(operand, dims, out)
                 continue
-            # a part for one element of a lazy stack is no number: it takes part in the dtype of the result
-            further = max(value.ndim - dims, 0) if operand.ndim else value.ndim
+            further = max(value.ndim - dims, 0) if operand.ndim else value.ndim  # one number of a tensor is a tensor
             if further not in wider:
                 wider[further] = torch.reshape(operand, operand.shape + (1,) * further)
             out.append(wider[further])
