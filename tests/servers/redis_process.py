@@ -27,15 +27,15 @@ def executable() -> str | None:
 class Server:
     """A process of redis-server that tests may stop and start again."""
 
-    def __init__(self, program: str, folder: Path) -> None:
-        self.program, self.folder = program, folder
+    def __init__(self, program: str, folder: Path, *options: str) -> None:
+        self.program, self.folder, self.options = program, folder, options
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
 
     def start(self) -> None:
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        options += ["--dir", str(self.folder), "--logfile", str(self.folder / "log")]
+        options += ["--dir", str(self.folder), "--logfile", str(self.folder / "log"), *self.options]
         self.process = subprocess.Popen([self.program, *options])
         for _ in range(400):
             try:

@@ -28,6 +28,21 @@ def _save(old: Any, new: Any) -> None:
 register_value_writer(_save)
 
 
+def facts_of(meta: Meta) -> dict[str, Any]:
+    """Return the metadata of a node as they are stored.
+
+    >>> facts_of(Meta(torch.Size([2]), names=("a",)))
+    {'batch_size': [2], 'names': ['a']}
+    """
+    facts: dict[str, Any] = {"batch_size": list(meta.batch_size)}
+    return facts if meta.names is None else facts | {"names": list(meta.names)}
+
+
+def names_of(names: Any, size: torch.Size) -> tuple[str | None, ...] | None:
+    """Return stored names of the dimensions of a batch size; ``None`` if there are none, or not as many."""
+    return tuple(names) if names and len(names) == len(size) else None
+
+
 def child_meta(facts: dict[str, Any], own: Meta) -> Meta:
     """Return the metadata of a nested node.
 
@@ -42,7 +57,7 @@ def child_meta(facts: dict[str, Any], own: Meta) -> Meta:
     names = facts.get("names", own.names if "batch_size" not in facts else None)
     if size[: len(own.batch_size)] != own.batch_size:
         size, names = own.batch_size, own.names
-    return Meta(size, own.device, tuple(names) if names is not None and len(names) == len(size) else None)
+    return Meta(size, own.device, names_of(names, size))
 
 
 def locked_if(td: Any, locked: bool) -> Any:

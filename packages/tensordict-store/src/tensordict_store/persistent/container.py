@@ -20,7 +20,7 @@ from tensordict_store.arrays.group import Array, Group, Target
 from tensordict_store.arrays.selection import Selection, Selector, select
 from tensordict_store.arrays.values import decode, encode
 from tensordict_store.errors import PlaceError
-from tensordict_store.nodes import around, child_meta, inside, locked_if, save_by, unwrapped, wrapped
+from tensordict_store.nodes import around, child_meta, inside, locked_if, names_of, save_by, unwrapped, wrapped
 from tensordict_store.persistent.append import append_rows
 from tensordict_store.persistent.backends import BACKENDS, CREATORS
 from tensordict_store.persistent.opened import Opened
@@ -105,9 +105,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
             facts = opened.facts
             given = batch_size is not None
             size = as_batch_size(batch_size if given else facts.get("batch_size", ()))
-            names = facts.get("names")
-            names = tuple(names) if names and len(names) == len(size) else None
-            self._open(opened, Meta(size, options.device, names), options)
+            self._open(opened, Meta(size, options.device, names_of(facts.get("names"), size)), options)
             if validate_batch_size:
                 self._check_shapes()
             if given and opened.writable:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tensordict_core import TensorDict
 from tensordict_core.extension import Index, Meta, Node
+from tensordict_store import nodes
 from tensordict_store.arrays.dtypes import as_array, check_plain
 from tensordict_store.arrays.group import Target
 from tensordict_store.nodes import around, inside
@@ -23,8 +24,7 @@ _BLOCK = 1 << 24
 
 def facts_of(meta: Meta) -> dict[str, Any]:
     """Return the metadata of a node for a file."""
-    facts: dict[str, Any] = {"batch_size": list(meta.batch_size), "version": 1}
-    return facts if meta.names is None else facts | {"names": list(meta.names)}
+    return nodes.facts_of(meta) | {"version": 1}
 
 
 def reader(node: Any, key: str) -> Callable[[slice], Tensor]:

@@ -9,7 +9,10 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-Runs = Sequence[tuple[int, int]]
+from tensordict_store.arrays.selection import Range
+
+MAX_BYTES = 1 << 29
+"""The most bytes of a value of Redis."""
 Command = tuple[Any, ...]
 """A name of the protocol and its arguments, or `Reads`, or `Writes`."""
 
@@ -28,7 +31,7 @@ class Reads(NamedTuple):
     """
 
     name: str
-    runs: Runs | None
+    runs: Sequence[Range] | None
     row: int
     size: int
     into: Callable[[], tuple[Any, Any]] | None = None
@@ -54,7 +57,7 @@ class Writes(NamedTuple):
     """
 
     name: str
-    runs: Runs
+    runs: Sequence[Range]
     row: int
     content: bytes | memoryview
 

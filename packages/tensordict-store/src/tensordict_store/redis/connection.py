@@ -133,15 +133,13 @@ class Connection:
     def _by_client(self, commands: Sequence[Command], atomic: bool) -> list[Any]:
         """Send commands by redis-py."""
         plain = [expand(command) for command in commands]
-        if self._is_async:
-            replies = result_of(_replies(self.client, plain, atomic))
-        elif len(commands) == len(plain[0]) == 1:
+        if len(commands) == len(plain[0]) == 1 and not self._is_async:
             replies = [self.client.execute_command(*plain[0][0])]
         else:
             pipeline = self.client.pipeline(transaction=atomic)
             for command in itertools.chain.from_iterable(plain):
                 pipeline.execute_command(*command)
-            replies = pipeline.execute()
+            replies = result_of(pipeline.execute()) if self._is_async else pipeline.execute()
         rest = iter(replies)
         parts = [list(itertools.islice(rest, len(one))) for one in plain]
         return [
@@ -173,12 +171,3 @@ class Connection:
             self._client.close()
         if self._wire is not None:
             self._wire.close()
-
-
-async def _replies(client: Any, plain: Sequence[Sequence[Sequence[Any]]], atomic: bool) -> list[Any]:
-    """Send commands by a client of ``redis.asyncio``."""
-    pipeline = client.pipeline(transaction=atomic)
-    for command in itertools.chain.from_iterable(plain):
-        pipeline.execute_command(*command)
-    replies: list[Any] = await pipeline.execute()
-    return replies

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from torch import Tensor
 
-from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense, with_options
+from tensordict_core import TensorDict, is_tensorclass
+from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, dense, find_type, with_options
 from tensordict_store.arrays.selection import ALL, Selector
-from tensordict_store.nodes import child_meta, save_by, unwrapped, wrapped
+from tensordict_store.nodes import around, child_meta, facts_of, inside, names_of, save_by, unwrapped, wrapped
 from tensordict_store.redis.commands import Command
-from tensordict_store.redis.constructors import Constructors
-from tensordict_store.redis.layout import Record, tensor_record
-from tensordict_store.redis.node import ServerNode, rebuilt
-from tensordict_store.redis.options import DEFAULTS, StoreOptions, tree_at
+from tensordict_store.redis.layout import Path, Record, parse_size, tensor_record
+from tensordict_store.redis.node import ServerNode
+from tensordict_store.redis.options import DEFAULTS, ServerOptions, StoreOptions, tree_at
 from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather
-from tensordict_store.redis.tree import Change, Path, Tree, batch_size_of, decoded, encoded
-from tensordict_store.redis.writes import facts_of, write_all
+from tensordict_store.redis.tree import Change
+from tensordict_store.redis.values import decoded, encoded
+from tensordict_store.redis.writes import add_zeros, write_all
 
 
-class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a server has an address
+class TensorDictStore(ServerNode):
     """A tensordict whose entries are values of a Redis server.
 
     Args:
@@ -67,36 +68,19 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         batch_size: Sequence[int] | int | None = None,
         **options: Unpack[StoreOptions],
     ) -> None:
-        tree, allow_pickle = tree_at(options), options.get("allow_pickle")
-        where = as_device(options.get("device"))
+        tree, device = tree_at(options)
         if options.get("td_id") is None:
-            meta = Meta(as_batch_size(batch_size), where)
-            self._start_at(tree, (), meta, bool(allow_pickle))
+            self._start_at(tree, (), Meta(as_batch_size(batch_size), device))
             self._create(Change())
         else:
-            found = tree.load()
-            size = batch_size_of(found[1]) if batch_size is None else as_batch_size(batch_size)
-            where = as_device(found[2].decode()) if where is None and found[2] else where
-            names = tree.nodes[()].get("names")
-            meta = Meta(size, where, tuple(names) if names and len(names) == len(size) else None)
-            self._start_at(tree, (), meta, bool(allow_pickle))
+            tree.load()
+            stored = parse_size("__batch_size__", tree.whole.get("__batch_size__", "[]"))
+            size = stored if batch_size is None else as_batch_size(batch_size)
+            names = names_of(tree.nodes[()].get("names"), size)
+            self._start_at(tree, (), Meta(size, tree.device if device is None else device, names))
 
-    @classmethod
-    def _at(cls, tree: Tree, path: Path, meta: Meta, allow_pickle: bool) -> Self:
-        self = object.__new__(cls)
-        self._start_at(tree, path, meta, allow_pickle)
-        return self
-
-    def _create(self, change: Change) -> None:
-        """Store the root and its first entries in one request."""
-        meta = self._meta
-        self._tree.extra = {
-            "__batch_size__": json.dumps(list(meta.batch_size)),
-            "__device__": "" if meta.device is None else str(meta.device),
-        }
-        change.nodes.setdefault((), {"keys": []})
-        change.nodes[()] |= facts_of(meta)
-        self._tree.apply(change)
+    def _sizes(self, meta: Meta) -> dict[str, str]:
+        return {"__batch_size__": json.dumps(list(meta.batch_size))}
 
     # entries ----------------------------------------------------------------------------------------------------------
 
@@ -117,8 +101,7 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         return self._values([key])[0] if record.dtype is None else self._read(key, None)
 
     def _nested(self, path: Path, facts: dict[str, Any]) -> Any:
-        made = self._at(self._tree, path, child_meta(facts, self._meta), self._allow_pickle)
-        return wrapped(made, facts, self._locked)
+        return wrapped(self._at(self._tree, path, child_meta(facts, self._meta)), facts, self._locked)
 
     def _values(self, keys: Sequence[str], replies: Sequence[Any] | None = None) -> list[Any]:
         """Return non-tensor entries, whose new values are stored."""
@@ -129,7 +112,7 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         for key, reply in zip(keys, replies, strict=True):
             record = self._record(key)
             assert record is not None
-            node = decoded(key, record, reply, self._meta, self._allow_pickle)
+            node = decoded(key, record, reply, self._meta, tree.allow_pickle)
             save_by(node, functools.partial(self._set, key))
             out.append(node)
         return out
@@ -204,32 +187,13 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
     def _write_all(self, parts: Sequence[tuple[Any, str, Index | None, Tensor]]) -> None:
         write_all(self._tree, parts)
 
-    def _set(self, key: str, value: Any) -> None:
-        self._set_each([(key, value)])
-
-    def _set_each(self, entries: Iterable[tuple[str, Any]]) -> None:
-        """Store entries in one request."""
-        change = Change()
-        names = list(self._tree.nodes[self._path]["keys"])
-        for key, value in entries:
-            if isinstance(value, Node) and value is self._children.get(key):
-                continue
-            self._add_entry((*self._path, key), value, change)
-            change.removed.append((*self._path, key))
-            self._children.pop(key, None)
-            if key not in names:
-                names.append(key)
-        if change.removed:
-            change.nodes[self._path] = {**self._tree.nodes[self._path], **facts_of(self._meta), "keys": names}
-            self._tree.apply(change)
-
     def _add_entry(self, path: Path, value: Any, change: Change) -> None:
         key = ".".join(path)
         if isinstance(value, Tensor):
             change.puts.append((path, tensor_record(key, value), as_bytes(value)))
             return
         if value._is_non_tensor:
-            change.puts.append((path, *encoded(key, value, self._allow_pickle)))
+            change.puts.append((path, *encoded(key, value, self._tree.allow_pickle)))
             return
         value, facts = unwrapped(key, value, "on a server")
         value = value._now() if isinstance(value, CustomContainer) else value._solid()
@@ -241,26 +205,155 @@ class TensorDictStore(Constructors, ServerNode):  # type: ignore[misc]  # a serv
         for key, value in items:
             self._add_entry((*path, key), value, change)
 
-    def _rename(self, old: str, new: str) -> None:
-        value = self._get(old)
-        value = value._now() if isinstance(value, CustomContainer) else value
-        self._del(old)
-        self._set(new, value)
+    # constructors -----------------------------------------------------------------------------------------------------
 
-    def _set_meta(self, meta: Meta) -> None:
-        before = self._meta
-        super()._set_meta(meta)
-        if (before.batch_size, before.names) == (meta.batch_size, meta.names):
-            return
+    @classmethod
+    @with_options(StoreOptions, DEFAULTS)
+    def from_tensordict(
+        cls,
+        td: Any,
+        **options: Unpack[StoreOptions],
+    ) -> Self:
+        """Store a tensordict on a server, in one request.
+
+        Args:
+            td: The tensordict.
+            backend: This and the following arguments are those of the constructor.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            device: The device of tensors that are read; by default the device of the tensordict.
+            **options: More options of the constructor.
+
+        Raises:
+            ConnectionError: The server does not answer.
+            TypeError: An entry cannot be stored; the error names its key.
+
+        >>> from tensordict_store import TensorDictStore
+        >>> TensorDictStore.from_tensordict(TensorDict({"a": torch.arange(3)}, [3]))[1:]["a"]
+        tensor([1, 2])
+        """
+        tree, device = tree_at(options)
+        if is_tensorclass(td):
+            td = inside(td)
+        own = td._meta
+        self = cls._at(tree, (), Meta(own.batch_size, device or own.device, own.names))
         change = Change()
-        change.nodes[self._path] = {**self._tree.nodes[self._path], "names": None, **facts_of(meta)}
-        size = ("SET", self._tree.name("__batch_size__"), json.dumps(list(meta.batch_size)))
-        if not self._path and "__batch_size__" in self._tree.extra:
-            self._tree.extra["__batch_size__"] = json.dumps(list(meta.batch_size))
-        self._tree.apply(change, [] if self._path else [size])
+        self._add_node((), td._now() if isinstance(td, CustomContainer) else td._solid(), change, {})
+        self._create(change)
+        return self
 
-    # copies and constructors ------------------------------------------------------------------------------------------
+    @classmethod
+    @with_options(StoreOptions, DEFAULTS)
+    def from_dict(  # type: ignore[override]  # a server has an address
+        cls,
+        input_dict: Any,
+        *,
+        auto_batch_size: bool = False,
+        batch_size: Sequence[int] | int | None = None,
+        batch_dims: int | None = None,
+        names: Sequence[str | None] | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> Self:
+        """Store a dictionary on a server, in one request.
 
-    def __reduce__(self) -> Any:
-        """Pickle the address of the server and the id; the unpickled store connects by itself."""
-        return rebuilt, (type(self), (self._tree, self._path, self._meta, self._allow_pickle), self._locked)
+        Args:
+            input_dict: The dictionary, which may be nested.
+            backend: This and the following arguments are those of the constructor.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            auto_batch_size: Whether the batch size is the longest common prefix of all shapes.
+            batch_size: The batch size; by default none.
+            device: The device of tensors that are read.
+            batch_dims: The maximum number of batch dimensions with ``auto_batch_size``.
+            names: A name for each batch dimension.
+            **options: More options of the constructor.
+
+        >>> from tensordict_store import TensorDictStore
+        >>> TensorDictStore.from_dict({"a": torch.arange(3)}, batch_size=[3])[1:]["a"]
+        tensor([1, 2])
+        """
+        td = input_dict if isinstance(input_dict, Node) else TensorDict(input_dict, batch_size, names=names)
+        if auto_batch_size:
+            td = td._clone(False).auto_batch_size_(batch_dims)
+        return cls.from_tensordict(td, **options)
+
+    @classmethod
+    @with_options(ServerOptions, DEFAULTS)
+    def from_store(
+        cls,
+        *,
+        td_id: str,
+        tensorclass_cls: type | str | None = None,
+        **options: Unpack[ServerOptions],
+    ) -> Any:
+        """Open a tensordict that is stored on a server.
+
+        Args:
+            backend: This and the following arguments are those of the constructor.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            td_id: The id of the tensordict.
+            device: The device of tensors that are read.
+            tensorclass_cls: The tensorclass of the result, or its registered name.
+            **options: More options of the constructor.
+
+        Raises:
+            KeyError: The server has no tensordict with this id.
+            ConnectionError: The server does not answer.
+
+        >>> from tensordict_store import TensorDictStore
+        >>> stored = TensorDictStore.from_dict({"a": torch.arange(3)}, batch_size=[3])
+        >>> TensorDictStore.from_store(td_id=stored.td_id)[1:]["a"]
+        tensor([1, 2])
+        """
+        store = cls(td_id=td_id, **options)
+        chosen: Any = find_type(tensorclass_cls) if isinstance(tensorclass_cls, str) else tensorclass_cls
+        if tensorclass_cls is not None and (chosen is None or not is_tensorclass(chosen)):
+            raise TypeError(f"tensorclass_cls={tensorclass_cls!r} is not a tensorclass; pass the class itself")
+        return store if chosen is None else around(chosen, store)
+
+    @classmethod
+    @with_options(StoreOptions, DEFAULTS)
+    def from_schema(  # type: ignore[override]  # a server has an address
+        cls,
+        schema: Mapping[Any, Any],
+        *,
+        batch_size: Sequence[int] | int | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> Self:
+        """Make a tensordict of zeros on a server; the zeros are not sent.
+
+        Args:
+            schema: For each key the shape behind the batch dimensions and the dtype; a dictionary nests.
+            batch_size: The batch size; by default none.
+            backend: This and the following arguments are those of the constructor.
+            host: The host of the server.
+            port: The port of the server.
+            db: The number of the database.
+            unix_socket_path: The socket of a server on this machine.
+            prefix: The first part of all names on the server.
+            device: The device of tensors that are read.
+            **options: More options of the constructor.
+
+        >>> from tensordict_store import TensorDictStore
+        >>> buffer = TensorDictStore.from_schema({"a": ([2], torch.float32)}, batch_size=[1000])
+        >>> buffer[3]["a"]
+        tensor([0., 0.])
+        """
+        size = as_batch_size(batch_size)
+        td = TensorDict.from_schema(schema, batch_size=size, device="meta")
+        tree, device = tree_at(options)
+        self = cls._at(tree, (), Meta(size, device))
+        change = Change()
+        add_zeros((), td, change)
+        self._create(change)
+        return self

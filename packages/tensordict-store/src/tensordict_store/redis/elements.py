@@ -9,16 +9,10 @@ from torch import Tensor
 
 from tensordict_core import NonTensorStack
 from tensordict_core.extension import Node
-from tensordict_store.redis.layout import Record, tensor_record
+from tensordict_store.redis.layout import Path, Record, tensor_record
 from tensordict_store.redis.ranges import as_bytes
-from tensordict_store.redis.tree import Change, Path, encoded
-
-
-def named(part: Any, names: Any) -> Any:
-    """Return a part of a stack with the names of its dimensions, which the elements do not have."""
-    if names is not None:
-        part._put_names(names)
-    return part
+from tensordict_store.redis.tree import Change
+from tensordict_store.redis.values import encoded
 
 
 def add_elements(path: Path, elements: list[Any], change: Change, allow_pickle: bool) -> None:

@@ -97,7 +97,7 @@ def parse_record(key: str, fields: dict[bytes, bytes]) -> Record:
     """
     if b"is_non_tensor" in fields:
         stack = parse_size(key, fields[b"stack"]) if b"stack" in fields else None
-        return Record(None, None, fields.get(b"encoding", b"json").decode(), None, stack)
+        return Record(None, None, fields.get(b"encoding", b"json").decode(), stack=stack)
     name = fields.get(b"dtype", b"").decode()
     dtype = getattr(torch, name.removeprefix("torch."), None) if name.startswith("torch.") else None
     if not isinstance(dtype, torch.dtype) or b"shape" not in fields:
@@ -110,7 +110,7 @@ def parse_record(key: str, fields: dict[bytes, bytes]) -> Record:
     return Record(dtype, parse_size(key, fields[b"shape"]))
 
 
-def parse_size(key: str, text: bytes) -> torch.Size:
+def parse_size(key: str, text: str | bytes) -> torch.Size:
     """Return the size in a JSON list.
 
     Raises:
@@ -119,7 +119,7 @@ def parse_size(key: str, text: bytes) -> torch.Size:
     return _size(key, _loaded(key, text))
 
 
-def _loaded(key: str, text: bytes) -> Any:
+def _loaded(key: str, text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -153,7 +153,7 @@ def ends_of(record: Record, count: int) -> list[int]:
     return [0, *itertools.accumulate(sizes)]
 
 
-def join(path: tuple[str, ...]) -> str:
+def join(path: Path) -> str:
     """Return the name of a nested key; a dot in a key is escaped, and a percent sign that would look like an escape.
 
     >>> join(("a", "b.c")), join(("50%", "%2E"))
@@ -162,7 +162,7 @@ def join(path: tuple[str, ...]) -> str:
     return ".".join(_ESCAPES.sub("%25", key).replace(".", "%2E") for key in path)
 
 
-def split(name: str) -> tuple[str, ...]:
+def split(name: str) -> Path:
     """Return the nested key of a name.
 
     >>> split("a.b%2Ec"), split("50%.%252E")

@@ -14,16 +14,18 @@ import torch
 from torch import Tensor
 
 from tensordict_core import LazyStackedTensorDict, TensorDict, lazy_stack
-from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, as_device, dense, with_options
-from tensordict_store.nodes import locked_if, save_by
-from tensordict_store.redis.commands import Command
-from tensordict_store.redis.elements import add_elements, named
-from tensordict_store.redis.layout import Record, ends_of, parse_size, shape_of
-from tensordict_store.redis.node import ServerNode, rebuilt
+from tensordict_core.extension import CustomContainer, Index, Meta, Node, as_batch_size, dense, with_options
+from tensordict_store.nodes import locked_if, names_of, save_by
+from tensordict_store.redis.commands import Command, Writes
+from tensordict_store.redis.elements import add_elements
+from tensordict_store.redis.layout import Path, Record, ends_of, gone, parse_size, shape_of
+from tensordict_store.redis.node import ServerNode
 from tensordict_store.redis.options import DEFAULTS, ServerOptions, StoreOptions, tree_at
 from tensordict_store.redis.ranges import Elements, as_bytes
-from tensordict_store.redis.transfer import gather
-from tensordict_store.redis.tree import Change, Path, Tree, decoded
+from tensordict_store.redis.transfer import gather, scatter
+from tensordict_store.redis.tree import Change, Tree
+from tensordict_store.redis.values import decoded
+from tensordict_store.redis.writes import whole_rows
 
 
 class LazyStackedTensorDictStore(ServerNode):
@@ -67,37 +69,36 @@ class LazyStackedTensorDictStore(ServerNode):
         inner_batch_size: Sequence[int],
         **options: Unpack[StoreOptions],
     ) -> None:
-        tree, device = tree_at(options), as_device(options.get("device"))
+        tree, device = tree_at(options)
         inner = as_batch_size(inner_batch_size)
-        self._begin(tree, (), count, stack_dim, inner, device, bool(options.get("allow_pickle")))
+        if options.get("td_id") is not None:
+            tree.load()
+        tree.whole["__stack_dim__"] = str(stack_dim)
+        self._start_at(tree, (), Meta(_stacked_size(inner, count, stack_dim), device))
         if options.get("td_id") is None:
             self._create(Change())
-        else:
-            tree.load()
 
-    def _begin(
-        self, tree: Tree, path: Path, count: int, dim: int, inner: torch.Size, device: Any, allow_pickle: bool
-    ) -> None:
-        size = torch.Size((*inner[:dim], count, *inner[dim:]))
-        self._start_at(tree, path, Meta(size, device), allow_pickle)
-        self._count, self._dim, self._inner = count, dim, inner
+    def _start_at(self, tree: Tree, path: Path, meta: Meta) -> None:
+        super()._start_at(tree, path, meta)
+        self._dim = int(tree.whole["__stack_dim__"])
 
-    @classmethod
-    def _at(cls, *parts: Any) -> Self:
-        self = object.__new__(cls)
-        self._begin(*parts)
-        return self
+    @property
+    def _count(self) -> int:
+        return self._meta.batch_size[self._dim]
 
-    def _create(self, change: Change) -> None:
-        self._tree.extra = {
+    @property
+    def _inner(self) -> torch.Size:
+        size, dim = self._meta.batch_size, self._dim
+        return torch.Size((*size[:dim], *size[dim + 1 :]))
+
+    def _sizes(self, meta: Meta) -> dict[str, str]:
+        size, dim = list(meta.batch_size), self._dim
+        return {
             "__type__": "lazy_stack",
-            "__count__": str(self._count),
-            "__stack_dim__": str(self._dim),
-            "__inner_batch_size__": json.dumps(list(self._inner)),
-            "__device__": "" if self._meta.device is None else str(self._meta.device),
+            "__count__": str(size[dim]),
+            "__stack_dim__": str(dim),
+            "__inner_batch_size__": json.dumps(size[:dim] + size[dim + 1 :]),
         }
-        change.nodes.setdefault((), {"keys": []})
-        self._tree.apply(change)
 
     @property
     def stack_dim(self) -> int:
@@ -110,8 +111,7 @@ class LazyStackedTensorDictStore(ServerNode):
         return self._dim
 
     def _nested(self, path: Path, facts: dict[str, Any]) -> Any:
-        made = self._at(self._tree, path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle)
-        return locked_if(made, self._locked)
+        return locked_if(self._at(self._tree, path, self._meta), self._locked)
 
     def _peek(self, key: str) -> Any:
         self._tree.refresh()
@@ -148,13 +148,13 @@ class LazyStackedTensorDictStore(ServerNode):
         return self._part(index, [key])._get(key)
 
     def _now(self) -> Any:
-        return named(self._stacked(self._elements(range(self._count))), self._meta.names)
+        return _named(self._stacked(self._elements(range(self._count))), self._meta.names)
 
     def _frame(self) -> Any:
         return self._now()  # a lazy stack, of which shapes of entries are not the whole structure
 
     def _index(self, index: Index) -> Any:
-        return named(self._part(index, None), index.names(self._meta.names))
+        return _named(self._part(index, None), index.names(self._meta.names))
 
     def _part(self, index: Index, keys: Sequence[str] | None) -> Any:
         """Return the rows that an index selects; if it starts with elements, these alone are read."""
@@ -197,7 +197,7 @@ class LazyStackedTensorDictStore(ServerNode):
         for path in paths:
             record = tree.records[path]
             if record.dtype is None:
-                value = decoded(".".join(path), record, next(rest), self._meta, self._allow_pickle)
+                value = decoded(".".join(path), record, next(rest), self._meta, tree.allow_pickle)
                 parts: list[Any] = [value._index(Index(i, torch.Size((self._count,)))) for i in numbers]
             else:
                 one, content = next(found)
@@ -224,20 +224,18 @@ class LazyStackedTensorDictStore(ServerNode):
                 f"the elements of {key!r} differ in shape, so they cannot be written as one tensor; "
                 "write each element, store[i] = element"
             )
-        path = (*self._path, key)
-        if index is not None:
-            first = index.parts[0] if index.parts and not self._dim else None
-            if type(first) is int and len(index.parts) == 1:  # one element is one range
-                ends = ends_of(record, self._count)
-                number = range(self._count)[first]
-                self._tree.connection.run([("SETRANGE", self._tree.data(path), ends[number], as_bytes(value))])
-                return
-            whole = self._get(key)
-            whole[index.idx] = value.to(whole.device)
-            value = whole
-        content = as_bytes(value.movedim(self._dim, 0))
-        if content:
-            self._tree.connection.run([("SETRANGE", self._tree.data(path), 0, content)])
+        first = index.parts[0] if index is not None and len(index.parts) == 1 and not self._dim else None
+        if type(first) is int:  # one element is one range
+            number = range(self._count)[first]
+            run = (number, number + 1)
+        else:
+            run = (0, self._count)
+            if index is not None:
+                whole = self._get(key)
+                whole[index.idx] = value.to(whole.device)
+                value = whole
+            value = value.movedim(self._dim, 0)
+        scatter(self._tree, whole_rows(self._tree.data((*self._path, key)), record, [run], value))
 
     def _plan_write(self, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
         """Plan an in-place write; elements that differ in shape are written as a whole."""
@@ -259,40 +257,53 @@ class LazyStackedTensorDictStore(ServerNode):
             plan.before(lambda: self._replace(number, changes))
 
     def _replace(self, number: int, changes: list[tuple[Path, Record, Tensor]]) -> None:
-        """Write one element of entries whose elements differ in shape."""
-        commands: list[Command] = []
-        change = Change()
+        """Write one element of entries whose elements differ in shape.
+
+        Raises:
+            KeyError: An entry was deleted on the server, and nothing was written.
+        """
+        tree = self._tree
+        writes: list[Writes] = []
+        resized: list[tuple[Path, Record, Tensor, list[int]]] = []
         for path, record, value in changes:
-            assert record.shapes is not None and record.dtype is not None
+            assert record.shapes is not None
             ends = ends_of(record, self._count)
-            content: bytes | memoryview = as_bytes(value.to(record.dtype))
-            data = self._tree.data(path)
-            if value.shape == record.shapes[number]:
-                if content:
-                    commands.append(("SETRANGE", data, ends[number], content))
-                continue
-            old = self._tree.connection.run([("GET", data)])[0] or b""
-            shapes = (*record.shapes[:number], value.shape, *record.shapes[number + 1 :])
-            content = old[: ends[number]] + content + old[ends[number + 1] :]
-            change.puts.append((path, Record(record.dtype, None, shapes=shapes), content))
-        self._tree.apply(change, commands)
-
-    def _set(self, key: str, value: Any) -> None:
-        if isinstance(value, Node) and value is self._children.get(key):
+            if value.shape != record.shapes[number]:
+                resized.append((path, record, value, ends))
+            elif value.numel():
+                content = as_bytes(value.to(record.dtype))
+                writes.append(Writes(tree.data(path), [(ends[number], ends[number + 1])], 1, content))
+        if not resized:
+            scatter(tree, writes)
             return
+        reads: list[Command] = [("GET", tree.data(path)) for path, *_ in resized]
+        found = tree.connection.run([*reads, *(("EXISTS", write.name) for write in writes)])
+        names = [name for _, name in reads] + [write.name for write in writes]
+        for name, reply in zip(names, found, strict=True):
+            if reply is None or reply == 0:
+                raise gone(tree.key_of(name), "nothing was written, store the entry again")
         change = Change()
-        path = (*self._path, key)
-        add_elements(path, list(value.unbind(self._dim)), change, self._allow_pickle)
-        facts = self._tree.nodes[self._path]
-        change.removed.append(path)
-        change.nodes[self._path] = {**facts, "keys": [*(name for name in facts["keys"] if name != key), key]}
-        self._children.pop(key, None)
-        self._tree.apply(change)
+        for (path, record, value, ends), old in zip(resized, found, strict=False):
+            assert record.shapes is not None
+            shapes = (*record.shapes[:number], value.shape, *record.shapes[number + 1 :])
+            parts = old[: ends[number]], as_bytes(value.to(record.dtype)), old[ends[number + 1] :]
+            change.puts.append((path, Record(record.dtype, None, shapes=shapes), b"".join(parts)))
+        tree.apply(change, writes)
 
-    def __reduce__(self) -> Any:
-        """Pickle the address of the server and the id; the unpickled store connects by itself."""
-        parts = (self._tree, self._path, self._count, self._dim, self._inner, self._meta.device, self._allow_pickle)
-        return rebuilt, (type(self), parts, self._locked)
+    def _add_entry(self, path: Path, value: Any, change: Change) -> None:
+        elements = value if isinstance(value, list) else list(value.unbind(self._dim))
+        add_elements(path, elements, change, self._tree.allow_pickle)
+
+    def _rename(self, old: str, new: str) -> None:
+        self._change_entries({new: [one._get(old) for one in self._elements(range(self._count), [old])]}, old)
+
+    def _change_batch_size(self, size: torch.Size) -> None:
+        if size[self._dim : self._dim + 1] != (self._count,):
+            raise RuntimeError(
+                f"the batch size {list(size)} does not keep the stack dimension {self._dim} of size {self._count}; "
+                "copy the stack with to_tensordict() first"
+            )
+        super()._change_batch_size(size)
 
     def _shown(self) -> dict[str, Any]:
         return {"count": self._count, "stack_dim": self._dim}
@@ -330,15 +341,13 @@ class LazyStackedTensorDictStore(ServerNode):
             raise TypeError(
                 f"from_lazy_stack() takes a lazy stack, got {type(lazy_td).__name__}; store it with TensorDictStore"
             )
-        tree = tree_at(options)
-        device = as_device(options.get("device")) or lazy_td.device
+        tree, device = tree_at(options)
+        tree.whole["__stack_dim__"] = str(lazy_td.stack_dim)
+        own = lazy_td._meta
+        self = cls._at(tree, (), Meta(own.batch_size, device or own.device, own.names))
         elements = [part._now() if isinstance(part, CustomContainer) else part for part in lazy_td.tensordicts]
-        dim = lazy_td.stack_dim
-        size = lazy_td.batch_size
-        inner = torch.Size((*size[:dim], *size[dim + 1 :]))
-        self = cls._at(tree, (), len(elements), dim, inner, device, bool(options.get("allow_pickle")))
         change = Change()
-        add_elements((), elements, change, self._allow_pickle)
+        add_elements((), elements, change, tree.allow_pickle)
         self._create(change)
         return self
 
@@ -400,14 +409,26 @@ class LazyStackedTensorDictStore(ServerNode):
         >>> LazyStackedTensorDictStore.from_store(td_id=stored.td_id)[1]["a"]
         tensor([1., 1.])
         """
-        tree = tree_at({**options, "td_id": td_id})
-        kind, _, where, count, dim, inner = tree.load()
-        if kind != b"lazy_stack":
+        tree, device = tree_at({**options, "td_id": td_id})
+        tree.load()
+        if tree.whole.get("__type__") != "lazy_stack":
             raise TypeError(f"td_id={td_id!r} is not a lazy stack; open it with TensorDictStore.from_store")
-        device = options.get("device")
-        chosen = as_device(where.decode()) if device is None and where else as_device(device)
-        size = parse_size("__inner_batch_size__", inner)
-        numbers = parse_size("__count__", b"[%b,%b]" % (count, dim))
-        if numbers[1] > len(size):
-            raise ValueError(f"the stack dimension {numbers[1]} of td_id={td_id!r} is damaged; store the stack again")
-        return cls._at(tree, (), numbers[0], numbers[1], size, chosen, bool(options.get("allow_pickle")))
+        inner = parse_size("__inner_batch_size__", tree.whole.get("__inner_batch_size__", ""))
+        numbers = f"[{tree.whole.get('__count__')},{tree.whole.get('__stack_dim__')}]"
+        count, dim = parse_size("__count__", numbers)
+        if dim > len(inner):
+            raise ValueError(f"the stack dimension {dim} of td_id={td_id!r} is damaged; store the stack again")
+        size = _stacked_size(inner, count, dim)
+        return cls._at(tree, (), Meta(size, device or tree.device, names_of(tree.nodes[()].get("names"), size)))
+
+
+def _stacked_size(inner: torch.Size, count: int, dim: int) -> torch.Size:
+    """Return the batch size of a stack of elements."""
+    return torch.Size((*inner[:dim], count, *inner[dim:]))
+
+
+def _named(part: Any, names: Any) -> Any:
+    """Return a part of a stack with the names of its dimensions, which the elements do not have."""
+    if names is not None:
+        part._put_names(names)
+    return part

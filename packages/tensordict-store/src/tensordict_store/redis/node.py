@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from tensordict_core.extension import CustomContainer, Meta, Node
-from tensordict_store.nodes import locked_if
+from tensordict_store.nodes import facts_of, locked_if
 from tensordict_store.redis.commands import Command
-from tensordict_store.redis.layout import Record
-from tensordict_store.redis.tree import Change, Path, Tree
+from tensordict_store.redis.layout import Path, Record
+from tensordict_store.redis.tree import Change, Tree
 
 
 class ServerNode(CustomContainer, abstract=True):
@@ -20,12 +20,37 @@ class ServerNode(CustomContainer, abstract=True):
 
     _tree: Tree
     _path: Path
-    _allow_pickle: bool
 
-    def _start_at(self, tree: Tree, path: Path, meta: Meta, allow_pickle: bool) -> None:
+    def _start_at(self, tree: Tree, path: Path, meta: Meta) -> None:
         self._start(meta)
-        self._tree, self._path, self._allow_pickle = tree, path, allow_pickle
+        self._tree, self._path = tree, path
         self._children: dict[str, Any] = {}
+
+    @classmethod
+    def _at(cls, tree: Tree, path: Path, meta: Meta) -> Self:
+        self = object.__new__(cls)
+        self._start_at(tree, path, meta)
+        return self
+
+    def _create(self, change: Change) -> None:
+        """Store the root and its first entries in one request."""
+        meta = self._meta
+        self._tree.whole = {**self._sizes(meta), "__device__": "" if meta.device is None else str(meta.device)}
+        change.nodes.setdefault((), {"keys": []})
+        change.nodes[()] |= facts_of(meta)
+        self._tree.apply(change)
+
+    @abstractmethod
+    def _sizes(self, meta: Meta) -> dict[str, str]:
+        """Return the values of the whole tensordict that follow from the metadata of its root."""
+
+    @abstractmethod
+    def _add_entry(self, path: Path, value: Any, change: Change) -> None:
+        """Add an entry to a change.
+
+        Raises:
+            TypeError: The entry cannot be stored.
+        """
 
     @abstractmethod
     def _nested(self, path: Path, facts: dict[str, Any]) -> Any:
@@ -129,17 +154,51 @@ class ServerNode(CustomContainer, abstract=True):
     def _shared_store(self) -> Any:
         return self._tree
 
+    def _set(self, key: str, value: Any) -> None:
+        self._set_each([(key, value)])
+
+    def _set_each(self, entries: Iterable[tuple[str, Any]]) -> None:
+        here = self._children
+        new = {key: value for key, value in entries if not (isinstance(value, Node) and value is here.get(key))}
+        if new:
+            self._change_entries(new)
+
     def _del(self, key: str) -> None:
+        self._change_entries({}, key)
+
+    def _rename(self, old: str, new: str) -> None:
+        self._change_entries({new: self._get(old)}, old)
+
+    def _change_entries(self, entries: dict[str, Any], removed: str | None = None) -> None:
+        """Store entries, and remove another one, in one request."""
         change = Change()
-        change.removed.append((*self._path, key))
         facts = self._tree.nodes[self._path]
-        change.nodes[self._path] = {**facts, "keys": [name for name in facts["keys"] if name != key]}
-        self._children.pop(key, None)
+        names = dict.fromkeys([*(name for name in facts["keys"] if name != removed), *entries])
+        for key, value in entries.items():
+            self._add_entry((*self._path, key), value, change)
+        for key in entries if removed is None else (*entries, removed):
+            change.removed.append((*self._path, key))
+            self._children.pop(key, None)
+        change.nodes[self._path] = {**facts, **facts_of(self._meta), "keys": list(names)}
         self._tree.apply(change)
+
+    def _set_meta(self, meta: Meta) -> None:
+        before = self._meta
+        if (before.batch_size, before.names) != (meta.batch_size, meta.names):
+            change = Change()
+            change.nodes[self._path] = {**self._tree.nodes[self._path], "names": None, **facts_of(meta)}
+            if not self._path:
+                self._tree.whole |= self._sizes(meta)
+            self._tree.apply(change)
+        super()._set_meta(meta)
 
     def _shown(self) -> dict[str, Any]:
         """Return the lines of ``repr`` beside keys, batch size, device and place."""
         return {}
+
+    def __reduce__(self) -> Any:
+        """Pickle the address of the server and the id; the unpickled store connects by itself."""
+        return _rebuilt, (type(self), (self._tree, self._path, self._meta), self._locked)
 
     def __repr__(self) -> str:
         shown = {
@@ -153,6 +212,6 @@ class ServerNode(CustomContainer, abstract=True):
         return f"{type(self).__name__}(\n" + ",\n".join(f"    {name}={value}" for name, value in shown.items()) + ")"
 
 
-def rebuilt(cls: Any, parts: tuple[Any, ...], locked: bool) -> Any:
+def _rebuilt(cls: Any, parts: tuple[Any, ...], locked: bool) -> Any:
     """Return an unpickled container, which connects by itself."""
     return locked_if(cls._at(*parts), locked)

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 import torch
 
+from tensordict_core.extension import as_device
 from tensordict_store.redis.connection import Connection
 from tensordict_store.redis.tree import Tree
 
@@ -58,12 +59,11 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(StoreOptions.__annotations__) | _SERVER
 """The defaults of the options; those of redis-py are its own."""
 
 
-def tree_at(options: StoreOptions) -> Tree:
-    """Return the tree of a tensordict on a server; it has a new id unless the options give one."""
+def tree_at(options: StoreOptions) -> tuple[Tree, torch.device | None]:
+    """Return the tree of a tensordict on a server, with a new id unless the options give one; and the given device."""
     own = _OWN | {name: value for name, value in options.items() if name in _OWN}
     server = _SERVER | {name: value for name, value in options.items() if name not in _OWN}
     connection = Connection(own["backend"], own["client"], server)
     td_id = str(uuid.uuid4()) if own["td_id"] is None else own["td_id"]
-    tree = Tree(connection, own["prefix"], td_id, own["cache_metadata"])
-    tree.ttl = own["ttl"]
-    return tree
+    tree = Tree(connection, own["prefix"], td_id, own["cache_metadata"], own["ttl"], bool(own["allow_pickle"]))
+    return tree, as_device(own["device"])

@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from tensordict_store.redis.commands import Command, Reads, Writes
+from tensordict_store.redis.commands import MAX_BYTES, Command, Reads, Writes
 
 _SMALL = 4096
 _BUFFERS = 128
 """Buffers that one call fills: each takes time in every call, whether bytes come for it or not."""
-_LIMIT = 1 << 29
-"""Bytes that a value of Redis may have."""
 _QUEUED = b"+QUEUED\r\n"
 
 
@@ -82,7 +80,7 @@ class Replies:
         parts: list[Any] = []  # in turn, what comes before a value and the value
         sizes: list[int] = []
         for read in reads:
-            if read.size > _LIMIT:
+            if read.size > MAX_BYTES:
                 return []
             array, result = (np.empty(read.size, np.uint8),) * 2 if read.into is None else read.into()
             out.append(result)
@@ -154,7 +152,7 @@ class Replies:
         number = int(rest) if rest.removeprefix(b"-").isdigit() else None
         if kind == b":" and number is not None:
             return number
-        if kind == b"$" and number is not None and number <= _LIMIT:
+        if kind == b"$" and number is not None and number <= MAX_BYTES:
             return self._bulk(number)
         if kind == b"*" and number is not None and depth < 8:
             return None if number < 0 else [self._reply(None, depth + 1) for _ in range(number)]

@@ -7,6 +7,8 @@ from typing import Any
 
 from tensordict_store.redis.commands import Command, Reads, Writes
 from tensordict_store.redis.connection import Connection
+from tensordict_store.redis.layout import gone
+from tensordict_store.redis.tree import Tree
 
 _GUARD = """
 for i = 1, #KEYS - 1 do
@@ -40,41 +42,40 @@ def gather(
     return found, replies
 
 
-def scatter(connection: Connection, writes: Sequence[Writes], watched: str) -> str | None:
+def scatter(tree: Tree, writes: Sequence[Writes]) -> None:
     """Write rows of several values, all or none, if all of the values exist.
 
     This is one request where the server runs scripts: a script checks the values, and fails the transaction that
     follows it if one was deleted. Otherwise, and the first time, the check is a request before the transaction.
 
     Args:
-        connection: The connection.
+        tree: The tensordict.
         writes: The writes, one or more for each value.
-        watched: A name that no value has, for the script.
-
-    Returns:
-        The name of a deleted value, in which case nothing was written; otherwise ``None``.
 
     Raises:
-        KeyError: A value was deleted during the call; the others are written.
+        KeyError: A value was deleted before the call, and nothing was written; or during it, and the others were
+            written.
     """
+    if not writes:
+        return
+    connection, watched = tree.connection, tree.name("__guard__")  # a name that no value has
     names = [write.name for write in writes]
     exist: list[Command] = [("EXISTS", name) for name in names]
     guard: Command = ("EVAL", _GUARD, len(names) + 1, *names, watched)
     replies: list[Any] | None = None
     while connection.guards and replies is None:
-        gone, replies = connection.run_watching(watched, guard, [*exist, *writes])
-        if gone is not None:
-            return gone
+        deleted, replies = connection.run_watching(watched, guard, [*exist, *writes])
+        if deleted is not None:
+            raise gone(tree.key_of(deleted), "nothing was written, store the entry again")
     if replies is None:
-        missing = connection.ask(guard, exist, names)
-        if missing is not None:
-            return missing
+        deleted = connection.ask(guard, exist, names)
+        if deleted is not None:
+            raise gone(tree.key_of(deleted), "nothing was written, store the entry again")
         replies = connection.run([*exist, *writes], atomic=True)
     lost = [name for name, found in zip(names, replies, strict=False) if not found]
     if lost:  # SETRANGE has made values that lack their other rows
         connection.run([("UNLINK", *lost)])
         raise KeyError(
-            f"the entry {lost[0]!r} was deleted from the server while it was written, or its time to live ended then; "
-            "the other entries are written, store this one again"
+            f"the entry {tree.key_of(lost[0])!r} was deleted from the server while it was written, or its time to live "
+            "ended then; the other entries are written, store this one again"
         )
-    return None

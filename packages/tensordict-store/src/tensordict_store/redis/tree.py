@@ -12,17 +12,13 @@ from typing import Any
 
 import torch
 
-from tensordict_core import NonTensorData, NonTensorStack
-from tensordict_core.extension import Meta
-from tensordict_store.arrays.values import STACK, VALUE, Encoded, decode, encode
-from tensordict_store.redis.commands import Command
+from tensordict_core.extension import as_device
+from tensordict_store.redis.commands import MAX_BYTES, Command
 from tensordict_store.redis.connection import Connection
-from tensordict_store.redis.layout import Path, Record, gone, join, parse_record, parse_size, split
+from tensordict_store.redis.layout import Path, Record, join, parse_record, split
 
-__all__ = ["Change", "Path", "Tree", "batch_size_of", "decoded", "encoded"]
-
-_LIMIT = 1 << 29
-"""Bytes that a value of Redis may have."""
+_WHOLE = ("__type__", "__batch_size__", "__device__", "__count__", "__stack_dim__", "__inner_batch_size__")
+"""Values of the whole tensordict; the last three, and the type, are those of a lazy stack."""
 
 
 class Change:
@@ -43,22 +39,32 @@ class Tree:
         connection: The connection.
         prefix: The first part of all names on the server.
         id: The id of the tensordict.
+        caches: Whether the records are kept, or read again for every operation.
+        ttl: Seconds after which new values are deleted by the server; ``None`` keeps them.
+        allow_pickle: Whether values that JSON cannot hold are pickled, and pickles are loaded.
         records: The record of each entry by its path.
         nodes: The record of each node: ``"keys"`` in order, ``"batch_size"``, ``"names"``, ``"class"``.
-        ttl: Seconds after which new values are deleted by the server; ``None`` keeps them.
-        caches: Whether the records are kept, or read again for every operation.
+        whole: The values of the whole tensordict by name; every change stores them, and starts their time to live.
     """
 
-    def __init__(self, connection: Connection, prefix: str, td_id: str, caches: bool = True) -> None:
+    def __init__(
+        self, connection: Connection, prefix: str, td_id: str, caches: bool, ttl: int | None, allow_pickle: bool
+    ) -> None:
         self.connection = connection
         self.prefix = prefix
         self.id = td_id
         self.caches = caches
-        self.ttl: int | None = None
+        self.ttl = ttl
+        self.allow_pickle = allow_pickle
         self.records: dict[Path, Record] = {}
         self.nodes: dict[Path, dict[str, Any]] = {(): {"keys": []}}
-        self.extra: dict[str, str] = {}
+        self.whole: dict[str, str] = {}
         self._names: dict[Path, str] = {}
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device that the server has for tensors that are read."""
+        return as_device(self.whole.get("__device__") or None)
 
     def name(self, part: str) -> str:
         """Return the name on the server of a value of the whole tensordict."""
@@ -71,36 +77,38 @@ class Tree:
             name = self._names[path] = self.name(f"d:{join(path)}")
         return name
 
+    def key_of(self, name: str) -> str:
+        """Return the key of an entry from the name of its value, as errors show it."""
+        return ".".join(split(name.removeprefix(self.name("d:"))))
+
     def meta(self, path: Path) -> str:
         """Return the name of the metadata of an entry."""
         return self.name(f"m:{join(path)}")
 
     # reading ----------------------------------------------------------------------------------------------------------
 
-    def load(self) -> list[Any]:
-        """Read all records, and return the type, batch size, device, count, stack dimension and inner batch size.
+    def load(self) -> None:
+        """Read all records, and the values of the whole tensordict.
 
         Raises:
             KeyError: The server does not have the tensordict.
             ValueError: A record is damaged.
         """
-        names = ("__type__", "__batch_size__", "__device__", "__count__", "__stack_dim__", "__inner_batch_size__")
-        commands: list[Command] = [("GET", self.name(name)) for name in names]
+        commands: list[Command] = [("GET", self.name(name)) for name in _WHOLE]
         commands += [("SMEMBERS", self.name("__keys__")), ("HGETALL", self.name("__nodes__"))]
         *found, keys, nodes = self.connection.run(commands)
-        if found[1] is None and found[3] is None:
+        whole = {name: text.decode() for name, text in zip(_WHOLE, found, strict=True) if text is not None}
+        if "__batch_size__" not in whole and "__count__" not in whole:
             raise KeyError(
                 f"there is no tensordict with td_id={self.id!r} and prefix={self.prefix!r} on the Redis server at "
                 f"{self.connection.place}; it was never stored, deleted, or its time to live is over"
             )
         paths = sorted(split(name.decode()) for name in keys)
         hashes = self.connection.run([("HGETALL", self.meta(path)) for path in paths])
-        records: dict[Path, Record] = {}
-        for path, fields in zip(paths, hashes, strict=True):
-            records[path] = parse_record(".".join(path), fields if isinstance(fields, dict) else _pairs(fields))
-        self.records = records
-        self.nodes = self._parsed(nodes if isinstance(nodes, dict) else _pairs(nodes))
-        return found
+        pairs = zip(paths, hashes, strict=True)
+        self.records = {path: parse_record(".".join(path), _fields(fields)) for path, fields in pairs}
+        self.nodes = self._parsed(_fields(nodes))
+        self.whole = whole
 
     def _parsed(self, hashes: dict[bytes, bytes]) -> dict[Path, dict[str, Any]]:
         nodes: dict[Path, dict[str, Any]] = {(): {}}
@@ -148,7 +156,7 @@ class Tree:
             commands.append(("SADD", self.name("__keys__"), *map(join, stored)))
         for node, facts in change.nodes.items():
             commands.append(("HSET", self.name("__nodes__"), _node_name(node), json.dumps(facts)))
-        commands += [("SET", self.name(name), text) for name, text in self.extra.items()]
+        commands += [("SET", self.name(name), text) for name, text in self.whole.items()]
         commands += more
         if self.ttl is not None:
             commands += [("EXPIRE", name, self.ttl) for name in self._touched(change)]
@@ -171,9 +179,9 @@ class Tree:
         return commands
 
     def _put(self, path: Path, record: Record, value: Any) -> list[Command]:
-        if isinstance(value, bytes | memoryview) and len(value) > _LIMIT:
+        if isinstance(value, bytes | memoryview) and len(value) > MAX_BYTES:
             raise ValueError(
-                f"the entry {'.'.join(path)!r} has {len(value)} bytes, and a value of Redis has at most {_LIMIT}; "
+                f"the entry {'.'.join(path)!r} has {len(value)} bytes, and a value of Redis has at most {MAX_BYTES}; "
                 "store it in several entries"
             )
         data, meta = self.data(path), self.meta(path)
@@ -195,13 +203,12 @@ class Tree:
         return commands
 
     def _touched(self, change: Change) -> list[str]:
-        names = [self.name(name) for name in ("__keys__", "__nodes__", *self.extra)]
+        names = [self.name(name) for name in ("__keys__", "__nodes__", *self.whole)]
         return names + [name for path, record, _ in change.puts for name in self._names_of(path, record)]
 
     def all_names(self) -> list[str]:
         """Return every name that the tensordict has on the server."""
-        names = ("__keys__", "__nodes__", "__type__", "__batch_size__", "__device__")
-        out = [self.name(name) for name in (*names, "__count__", "__stack_dim__", "__inner_batch_size__")]
+        out = [self.name(name) for name in ("__keys__", "__nodes__", *_WHOLE)]
         for path, record in self.records.items():
             out += self._names_of(path, record)
         return out
@@ -217,48 +224,8 @@ def _node_name(path: Path) -> str:
     return "" if not path else f".{join(path)}"
 
 
-def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
-    return {bytes(key): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
-
-
-def encoded(key: str, node: Any, allow_pickle: bool) -> tuple[Record, bytes]:
-    """Return the record and the bytes of non-tensor data.
-
-    Raises:
-        TypeError: JSON cannot hold the value, and pickles are not allowed.
-    """
-    content, attributes = encode(key, node, allow_pickle)
-    encoding = attributes.get(VALUE, {"encoding": "json"})["encoding"]
-    stack = tuple(attributes[STACK]) if STACK in attributes else None
-    if stack is not None and encoding == "json":
-        return Record(None, None, "json_array", None, stack), json.dumps(node.tolist()).encode()
-    return Record(None, None, encoding, None, stack), content if isinstance(content, bytes) else json.dumps(
-        content
-    ).encode()
-
-
-def decoded(key: str, record: Record, content: bytes | None, meta: Meta, allow_pickle: bool) -> Any:
-    """Return non-tensor data from the bytes of the server.
-
-    Raises:
-        KeyError: The value does not exist on the server.
-        ValueError: The bytes are damaged, or they are a pickle and pickles are not allowed.
-    """
-    if content is None:
-        raise gone(key)
-    if record.encoding == "json_array":
-        values = decode(key, Encoded(content, {VALUE: {"encoding": "json"}}), Meta(torch.Size(())), False).data
-        size = (len(values),) if record.stack is None else record.stack
-        try:
-            return NonTensorStack.from_list(values, batch_size=size, device=meta.device)
-        except (ValueError, TypeError, IndexError, RuntimeError) as error:
-            raise ValueError(f"the values of {key!r} on the server are damaged: {error}; store them again") from None
-    facts = {} if record.stack is None else {STACK: list(record.stack)}
-    value = decode(key, Encoded(content, {VALUE: {"encoding": record.encoding}, **facts}), meta, allow_pickle)
-    assert isinstance(value, NonTensorData | NonTensorStack)
-    return value
-
-
-def batch_size_of(text: bytes | None) -> torch.Size:
-    """Return the batch size in a reply."""
-    return torch.Size(()) if text is None else parse_size("__batch_size__", text)
+def _fields(reply: Any) -> dict[bytes, bytes]:
+    """Return the fields of a hash, which redis-py gives as a dictionary, and the protocol as a list."""
+    if isinstance(reply, dict):
+        return reply
+    return {bytes(key): value for key, value in zip(reply[::2], reply[1::2], strict=True)}

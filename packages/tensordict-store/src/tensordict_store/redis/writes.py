@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict_core.extension import Index, Meta, Node
-from tensordict_store.arrays.selection import Selector, select
-from tensordict_store.redis.commands import Runs, Writes
-from tensordict_store.redis.layout import Record, gone, tensor_record
+from tensordict_core.extension import Index, Node
+from tensordict_store.arrays.selection import Range, Selector, select
+from tensordict_store.nodes import facts_of
+from tensordict_store.redis.commands import Writes
+from tensordict_store.redis.layout import Path, Record, tensor_record
 from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather, scatter
-from tensordict_store.redis.tree import Change, Path, Tree
+from tensordict_store.redis.tree import Change, Tree
 
 
 def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]) -> None:
@@ -23,7 +24,6 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
     Raises:
         KeyError: An entry was deleted on the server.
     """
-    connection = tree.connection
     writes: list[Writes] = []
     kept: list[tuple[Any, str, Index | None, Tensor, int, Request]] = []
     selectors: dict[int, Selector] = {}
@@ -34,7 +34,7 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
             rows = selectors[id(index)] = Selector(index)
         order = rows.in_order(record.shape)
         if order is not None:
-            writes += _whole_rows(tree.data((*node._path, key)), record, order, value)
+            writes += whole_rows(tree.data((*node._path, key)), record, order, value)
             continue
         selection = rows.select(record.shape)
         if selection.covers and selection.whole_rows:
@@ -42,26 +42,18 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
                 boxes = torch.empty(selection.shape, dtype=value.dtype, device="cpu")
                 boxes[selection.residual] = value.to("cpu")
                 value = boxes
-            writes += _whole_rows(tree.data((*node._path, key)), record, selection.runs, value)
+            writes += whole_rows(tree.data((*node._path, key)), record, selection.runs, value)
         else:  # parts of rows: the rows are read, changed and written
             start, stop = selection.box[0]
             whole = Selector(Index(slice(start, stop), record.shape[:1]))
             kept.append((node, key, index, value, start, node._request(key, record, whole)))
     if kept:
-        contents, _ = gather(connection, [wanted.reads for *_, wanted in kept])
+        contents, _ = gather(tree.connection, [wanted.reads for *_, wanted in kept])
         for (node, key, index, value, start, wanted), content in zip(kept, contents, strict=True):
             record, changed = node._record(key), wanted.result(content)
             _put_part(changed, start, record.shape, index, value)
-            writes += _whole_rows(wanted.reads.name, record, [(start, start + len(changed))], changed)
-    lost = scatter(connection, writes, tree.name("__guard__")) if writes else None
-    if lost is not None:
-        raise gone(lost, "nothing was written, store the entry again")
-
-
-def facts_of(meta: Meta) -> dict[str, Any]:
-    """Return the metadata of a node for the server."""
-    facts: dict[str, Any] = {"batch_size": list(meta.batch_size)}
-    return facts if meta.names is None else facts | {"names": list(meta.names)}
+            writes += whole_rows(wanted.reads.name, record, [(start, start + len(changed))], changed)
+    scatter(tree, writes)
 
 
 def add_zeros(path: Path, node: Any, change: Change) -> None:
@@ -74,7 +66,7 @@ def add_zeros(path: Path, node: Any, change: Change) -> None:
             change.puts.append(((*path, key), tensor_record(key, value), None))
 
 
-def _whole_rows(name: str, record: Record, runs: Runs, value: Tensor) -> list[Writes]:
+def whole_rows(name: str, record: Record, runs: Sequence[Range], value: Tensor) -> list[Writes]:
     """Return the command that writes rows; none where they have no bytes."""
     return [Writes(name, runs, record.row, as_bytes(value))] if record.row and value.numel() else []
 
