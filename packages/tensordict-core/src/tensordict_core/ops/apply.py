@@ -150,9 +150,8 @@ class Applying(Node):
         """Return the tree whose leaves the function is called with; a new batch size needs a dense one."""
         if options.get("batch_size") is None or options.get("inplace"):
             return self
-        solid = self._solid(
-            nested=not options.get("call_on_nested")
-        )  # nested nodes may be leaves, and stay as they are
+        # nested tensordicts that the function is called with stay as they are
+        solid = self._solid(nested=not options.get("call_on_nested"))
         return solid.lock_() if self._locked and options.get("propagate_lock") else solid
 
     def _operands(self, others: Sequence[Any], is_leaf: IsLeaf | None, options: ApplyOptions) -> list[list[Any]]:

@@ -56,7 +56,7 @@ def _where_by_element(td: Any, condition: Tensor, other: Any, pad: Any) -> Any:
 
 
 def _promoted(td: Any, dtype: torch.dtype) -> Any:
-    """Return a tensordict with the dtypes of results with a tensor, of which one number is left for the tensordict."""
+    """Return a tensordict with the dtypes of results with a tensor of ``dtype`` that has dimensions."""
     return td.apply(lambda leaf: leaf.to(torch.promote_types(leaf.dtype, dtype)) if leaf.ndim else leaf)
 
 
