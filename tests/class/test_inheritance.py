@@ -175,22 +175,6 @@ def test_a_decorated_class_keeps_its_metaclass():
     assert made[-1] is Further and Further(torch.zeros(1), torch.ones(1), batch_size=[1]).y == 1
 
 
-def test_a_metaclass_that_makes_tensorclasses_is_called_for_subclasses():
-    class Making(type):
-        def __new__(cls, name, bases, body):
-            return tensorclass(super().__new__(cls, name, bases, body))
-
-    class Base(metaclass=Making):
-        def total(self):
-            return self.x.sum()
-
-    class Point(Base):
-        x: torch.Tensor
-
-    assert type(Point) is Making
-    assert Point(torch.arange(3), batch_size=[3]).total() == 3
-
-
 def test_abstract_methods_of_a_decorated_class_with_flags_stay_abstract():
     @tensorclass(nocast=True)
     class Abstract(metaclass=ABCMeta):
@@ -226,11 +210,20 @@ def test_a_metaclass_makes_decorated_classes_with_flags_without_taking_them():
         Point(3)
 
 
-@pytest.mark.parametrize("flags", [{"nocast": True}, {"kw_only": True}, {"frozen": True, "kw_only": True}])
-def test_a_metaclass_that_makes_tensorclasses_with_flags_is_called_for_subclasses(flags):
+@pytest.mark.parametrize(
+    "decorate",
+    [
+        tensorclass,
+        tensorclass(nocast=True),
+        tensorclass(kw_only=True),
+        tensorclass(frozen=True, kw_only=True),
+    ],
+    ids=["no flags", "nocast", "kw_only", "frozen"],
+)
+def test_a_metaclass_that_makes_tensorclasses_is_called_for_subclasses(decorate):
     class Making(type):
         def __new__(cls, name, bases, body):
-            return tensorclass(**flags)(super().__new__(cls, name, bases, body))
+            return decorate(super().__new__(cls, name, bases, body))
 
     class Base(metaclass=Making):
         def total(self):

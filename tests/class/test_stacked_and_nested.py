@@ -169,3 +169,15 @@ def test_operands_broadcast_over_the_stack_dim_of_instances():
     other = TensorDict({"obs": torch.full((3, 1), 2.0, dtype=torch.float64), "info": {}}, [3, 1])
     for result in (stack - other, stack.maximum(other), stack * other[0].squeeze(-1).expand(2)):
         assert type(result) is Episode and result.batch_size == (3, 2) and result.obs.dtype is torch.float64
+
+
+def test_a_field_of_some_instances_of_a_nested_stack_is_split_off_and_not_overwritten():
+    def nested() -> TensorDict:
+        return TensorDict({"p": lazy_stack([Point(torch.ones(2), torch.zeros(1)), Point(torch.ones(2))])}, [2])
+
+    part, rest = nested().split_keys([("p", "y")], default=None)
+    assert part["p"][0].get("y").tolist() == [0] and [one.y for one in rest["p"]] == [None, None]
+    td = nested()
+    with pytest.raises(KeyError, match="already present"):
+        td.rename_key_(("p", "x"), ("p", "y"), safe=True)
+    assert td["p"][0].x.tolist() == [1, 1] and td["p"][0].y.tolist() == [0]

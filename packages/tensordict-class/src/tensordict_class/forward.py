@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 
 from tensordict_class import errors
-from tensordict_core import KEY_SEPARATOR, LazyStackedTensorDict, NestedKey, TensorDictBase, is_non_tensor
+from tensordict_core import KEY_SEPARATOR, LazyStackedTensorDict, NestedKey, TensorDictBase
 from tensordict_core.extension import (
     How,
     Index,
@@ -39,13 +39,6 @@ def _forwarded(name: str) -> Any:
 
     method.__name__ = name
     return method
-
-
-def _unbound(source: Any, dim: int) -> Sequence[Any]:
-    """Return the slices of a tensordict along a dimension; none of another source, or if it has no such dimension."""
-    if not isinstance(source, TensorCollection) or is_non_tensor(source) or len(source._meta.batch_size) <= dim:
-        return ()
-    return source._unbind(dim)
 
 
 def _wrapped_attribute(name: str) -> Any:
@@ -261,8 +254,8 @@ class Forwarding(TensorCollection):
     def _plan_update(self, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:
         # elements of a lazy stack are updated each, since their shapes may differ
         stack = self._lazy_stack
-        parts = () if stack is None else _unbound(source, stack.stack_dim)
-        if stack is None or not parts or len(parts) != len(stack.tensordicts):
+        parts = None if stack is None else stack._parts(source)
+        if not parts:
             super()._plan_update(source, plan, prefix)
             return
         for td, part in zip(stack.tensordicts, parts, strict=True):

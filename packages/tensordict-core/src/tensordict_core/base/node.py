@@ -435,7 +435,7 @@ class Node:
             if isinstance(value, Node):
                 value._line_up(operand, dims, out)
                 continue
-            further = max(value.ndim - dims, 0) if operand.ndim else value.ndim  # one number of a tensor is a tensor
+            further = max(value.ndim - dims, 0) if operand.ndim else value.ndim  # a split tensor is no number
             if further not in wider:
                 wider[further] = torch.reshape(operand, operand.shape + (1,) * further)
             out.append(wider[further])

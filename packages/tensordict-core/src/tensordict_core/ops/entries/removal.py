@@ -16,8 +16,9 @@ from tensordict_core.ops.entries.access import Access
 
 def is_taken(node: Any, path: tuple[str, ...]) -> bool:
     """Return whether there is an entry at a path, in any element of a lazy stack."""
-    if node._is_lazy_stack:
-        return any(is_taken(element, path) for element in node.tensordicts)
+    stack = node._lazy_stack
+    if stack is not None:
+        return any(is_taken(element, path) for element in stack.tensordicts)
     value = node._peek(path[0])
     if value is None or len(path) == 1:
         return value is not None

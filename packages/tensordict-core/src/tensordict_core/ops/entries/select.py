@@ -41,7 +41,7 @@ def _depth_of_stack(root: Any, path: tuple[str, ...]) -> int:
     """Return the depth at which a path reaches a lazy stack whose elements have the rest, not all of them; else 0."""
     node = root
     for depth, name in enumerate(path):
-        if depth and node._is_lazy_stack and is_taken(node, path[depth:]):
+        if depth and node._lazy_stack is not None and is_taken(node, path[depth:]):
             return depth
         node = node._peek(name)
         if not has_entries(node):
@@ -63,7 +63,7 @@ def _take_from_some(
         if path[depth:] in element:
             element.rename_key_(path[depth:], new[depth:])
     earlier = part.get(new[:depth], None)
-    if earlier is not None and earlier._is_lazy_stack:
+    if earlier is not None and earlier._lazy_stack is not None:
         for element, other in zip(earlier.tensordicts, taken.tensordicts, strict=True):
             element.update(other)
         return
