@@ -181,3 +181,19 @@ def test_a_field_of_some_instances_of_a_nested_stack_is_split_off_and_not_overwr
     with pytest.raises(KeyError, match="already present"):
         td.rename_key_(("p", "x"), ("p", "y"), safe=True)
     assert td["p"][0].x.tolist() == [1, 1] and td["p"][0].y.tolist() == [0]
+
+
+def test_the_state_of_a_stack_of_instances_of_other_shapes_is_that_of_its_elements():
+    state = episodes(5).state_dict()
+    assert {"__stack_dim", "0.obs", "1.obs", "1.info.r"} <= set(state)
+    loaded = episodes()
+    loaded.load_state_dict(state)
+    for one, other in zip(loaded.unbind(0), episodes(5).unbind(0), strict=True):
+        assert type(one) is Episode and torch.equal(one.obs, other.obs) and torch.equal(one.info["r"], other.info["r"])
+
+
+def test_the_batch_size_of_a_stack_of_instances_is_fixed():
+    stack = points()
+    with pytest.raises(RuntimeError, match="new batch size"):
+        stack.batch_size = [2]
+    assert stack.batch_size == (2, 3)

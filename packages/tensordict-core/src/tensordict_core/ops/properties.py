@@ -39,7 +39,7 @@ class Properties(Node):
     @batch_size.setter
     def batch_size(self, value: Sequence[int] | int) -> None:
         size = as_batch_size(value)
-        if self._is_lazy_stack and size != self._meta.batch_size:
+        if self._lazy_stack is not None and size != self._meta.batch_size:
             remedy = "make the lazy stack dense first with to_tensordict()"
             raise errors.fixed_batch_size(size, self._meta.batch_size, remedy)
         self._change_batch_size(size)

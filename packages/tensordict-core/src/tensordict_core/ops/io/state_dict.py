@@ -59,8 +59,9 @@ def put(
     node: Any, out: dict[str, Any], prefix: str, keep_vars: bool, flatten: bool, outer: torch.Size, root: bool
 ) -> None:
     """Put the state of a node into ``out``; ``outer`` is the batch size of the node that holds it."""
-    if node._is_lazy_stack:
-        node = _dense_or_lazy(node)
+    stack = node._lazy_stack
+    if stack is not None:
+        node = _dense_or_lazy(stack)
     meta = node._meta
     inner = meta.batch_size
     nodes: list[tuple[str, Any]] = []
@@ -231,7 +232,8 @@ def restore(saved: dict[str, Any], template: Any, split: bool, outer: torch.Size
 def _restore_stack(saved: dict[str, Any], template: Any, split: bool, size: torch.Size, names: Any, sized: bool) -> Any:
     dim = saved.pop(STACK_DIM)
     parts = _group(saved, None, True)
-    items = list(template.tensordicts) if template is not None and template._is_lazy_stack else []
+    like = None if template is None else template._lazy_stack
+    items = [] if like is None else list(like.tensordicts)
     templates = [*items, *[template] * (len(parts) - len(items))]
     inner = size[:dim] + size[dim + 1 :] if len(size) > dim else size
     tds = [restore(parts[str(i)], templates[i], split, inner, sized) for i in range(len(parts))]
@@ -261,7 +263,7 @@ def load(target: Any, state_dict: Mapping[str, Any], strict: bool, assign: bool,
     sized = _sized(saved)
     outer = torch.Size([]) if BATCH_SIZE in saved or STACK_DIM in saved else target._meta.batch_size
     source = restore(saved, target, from_flatten is not False, outer, sized)
-    if source._is_lazy_stack and not target._is_lazy_stack:
+    if source._is_lazy_stack and target._lazy_stack is None:
         source = source.to_tensordict()
     if target.is_empty():
         if target._locked:
@@ -299,8 +301,9 @@ def _pairs_of_elements(target: Any, source: Any) -> Iterator[tuple[Any, Any]]:
 def _assign(target: Any, source: Any, assign: bool, sized: bool, plan: WritePlan, prefix: tuple[str, ...]) -> None:
     """Store the entries of ``source`` in ``target``, or plan to write them; it gets the structure of ``source``."""
     size = source._meta.batch_size
-    if source._is_lazy_stack and target._is_lazy_stack:
-        for own, new in _pairs_of_elements(target, source):
+    stack = target._lazy_stack
+    if source._is_lazy_stack and stack is not None:
+        for own, new in _pairs_of_elements(stack, source):
             _assign(own, new, assign, sized, plan, prefix)
         return
     if sized and assign and size != target._meta.batch_size:

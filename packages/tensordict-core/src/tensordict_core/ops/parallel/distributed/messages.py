@@ -183,8 +183,9 @@ def values(td: Any) -> list[Any]:
     found: list[tuple[tuple[str, ...], Any]] = []
 
     def walk(node: Any, prefix: tuple[str, ...]) -> None:
-        if node._is_lazy_stack:
-            for td in node.tensordicts:
+        stack = node._lazy_stack
+        if stack is not None:
+            for td in stack.tensordicts:
                 walk(td, prefix)
             return
         for key, value in node._items():
