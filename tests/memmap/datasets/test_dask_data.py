@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,5 +145,24 @@ def test_a_part_that_is_created_while_all_are_removed_does_not_stay(tmp_path, mo
 
     monkeypatch.setattr(MemmapDataset, "create", create_late)
     with pytest.raises(FileNotFoundError, match="another task failed"):
+        parts.write([first])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_part_whose_rows_are_added_while_all_are_removed_does_not_stay(fails, tmp_path, monkeypatch):
+    parts, first = Parts(tmp_path / "new", like=row(0), ragged=["s"]), lazy_stack([row(0), row(1)])
+    parts.begin()
+    close = MemmapDataset.close
+
+    def close_late(dataset):
+        close(dataset)
+        parts.remove()
+        Path(parts.folder).mkdir()  # as a commit does that was at work
+        if fails:
+            raise OSError("the commit failed")
+
+    monkeypatch.setattr(MemmapDataset, "close", close_late)
+    with contextlib.suppress(OSError):
         parts.write([first])
     assert os.listdir(tmp_path) == []

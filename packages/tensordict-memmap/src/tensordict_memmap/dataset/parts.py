@@ -69,7 +69,18 @@ class Parts:
             pass
 
     def write(self, batches: Iterable[Any]) -> str | None:
-        """Write the batches of one task; return the name of the part, or None if there were no rows."""
+        """Write the batches of one task; return the name of the part, or None if there were no rows.
+
+        A task that goes on after `remove` makes the folder again, by the part it creates, the rows it adds or the
+        commit at its end, and may fail at any of them, so the folder goes at the end of the task.
+        """
+        try:
+            return self._write_part(batches)
+        finally:
+            if not self._has_begun():
+                remove_tree(self.folder, ignore_errors=True)
+
+    def _write_part(self, batches: Iterable[Any]) -> str | None:
         dataset: MemmapDataset | None = None
         name = secrets.token_hex(8)
         try:
@@ -80,20 +91,19 @@ class Parts:
                     os.mkdir(os.path.join(self.folder, name))
                     like, ragged = (self.like, self.ragged) if self.like is not None else example_of(rows)
                     dataset = MemmapDataset.create(os.path.join(self.folder, name), like, ragged=ragged)
-                    self._check_begun()
+                if not self._has_begun():
+                    raise FileNotFoundError(
+                        f"the parts in {self.folder} were removed, because another task failed; write again"
+                    )
                 dataset.extend(rows, commit=False)
         finally:
             if dataset is not None:
                 dataset.close()
         return None if dataset is None else name
 
-    def _check_begun(self) -> None:
-        """Raise an error if `remove` ran since `begin`; creating a part makes the folder again, which goes, too."""
-        if not os.path.exists(os.path.join(self.folder, _BEGUN)):
-            remove_tree(self.folder, ignore_errors=True)
-            raise FileNotFoundError(
-                f"the parts in {self.folder} were removed, because another task failed; write again"
-            )
+    def _has_begun(self) -> bool:
+        """Return whether the folder is the one that `begin` made, which `remove` has not removed."""
+        return os.path.exists(os.path.join(self.folder, _BEGUN))
 
     def rows(self, table: Mapping[str, Any]) -> Any:
         """Return arrays by column as rows, whose keys are those of ``like`` if there is one."""
