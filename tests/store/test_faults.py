@@ -229,3 +229,21 @@ def test_a_replaced_file_of_hdf5_keeps_its_mode_and_links(tmp_path):
         sample().to_h5(tmp_path)
     with pytest.raises(FileNotFoundError):
         sample().to_h5(tmp_path / "missing" / "data.h5")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", ["w-", "x"])
+def test_modes_for_a_new_file_keep_an_existing_one(tmp_path, backend, mode):
+    opened = {"filename": tmp_path / "data", "backend": backend, "mode": mode, "batch_size": [10]}
+    with PersistentTensorDict(**opened) as made:
+        made["x"] = torch.arange(10.0)
+    with pytest.raises(FileExistsError):
+        PersistentTensorDict(**opened)
+    assert (reopened(tmp_path / "data", backend)["x"] == torch.arange(10.0)).all()
+
+
+def test_an_unknown_backend_is_an_error_that_names_the_others(tmp_path):
+    with pytest.raises(ValueError, match="backend='hdf5' is unknown; pass 'h5' or 'zarr'"):
+        PersistentTensorDict.from_dict(sample(), tmp_path / "data", backend="hdf5")
+    with pytest.raises(ValueError, match="backend='hdf5' is unknown"):
+        reopened(tmp_path / "data", "hdf5")

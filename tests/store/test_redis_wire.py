@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -126,3 +127,10 @@ def test_a_refused_transaction_names_the_command_at_fault(serve: Serve) -> None:
         wire.run(writes, True)
     wire = serve(b"+OK\r\n$-1\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*-1\r\n")
     assert wire.run(writes, True, [("WATCH", "g"), ("EVAL", "", 0)]) == [b"OK", None, None]
+
+
+def test_a_socket_that_cannot_connect_is_closed(tmp_path):
+    """Sockets that are collected while they are open are warnings, which are errors of these tests."""
+    with pytest.raises(FileNotFoundError):
+        Wire({"unix_socket_path": str(tmp_path / "absent")}).run([("GET", "a")], False)
+    gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from typing import Any
@@ -115,6 +116,10 @@ def open_file(path: Any, mode: str, locking: Any = None, **options: Any) -> File
 def _explained(path: str, error: OSError) -> OSError:
     """Return an error with a remedy."""
     text = str(error)
+    if "file exists" in text:
+        return FileExistsError(
+            errno.EEXIST, "a file exists, and mode='w-' writes a new one; choose another path, or pass mode='a'", path
+        )
     if isinstance(error, BlockingIOError) or "unable to lock" in text:
         remedy = "another process has it open; close it there, or pass locking=False if nobody writes"
     elif "already open" in text:

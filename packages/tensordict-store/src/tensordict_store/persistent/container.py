@@ -22,7 +22,7 @@ from tensordict_store.arrays.values import decode, encode
 from tensordict_store.errors import PlaceError
 from tensordict_store.nodes import around, child_meta, inside, locked_if, names_of, save_by, unwrapped, wrapped
 from tensordict_store.persistent.append import append_rows
-from tensordict_store.persistent.backends import BACKENDS, CREATORS
+from tensordict_store.persistent.backends import backend_of
 from tensordict_store.persistent.opened import Opened
 from tensordict_store.persistent.view import PersistentView, PiecesAreCopies
 from tensordict_store.persistent.writing import facts_of, memmap_in_blocks, prepared_tensor, reader
@@ -97,9 +97,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
                 f"Either group or filename must be provided, and not both: got filename={filename!r} and "
                 f"group={group!r}; pass one of them"
             )
-        if backend not in BACKENDS:
-            raise ValueError(f"backend={backend!r} is unknown; pass {' or '.join(map(repr, BACKENDS))}")
-        opened = BACKENDS[backend](filename, group, mode, self.LOCKING, kwargs)
+        opened = backend_of(backend).open(filename, group, mode, self.LOCKING, kwargs)
         options = Options(as_device(device), non_tensor_as_stack, bool(allow_pickle), kwargs)
         try:
             facts = opened.facts
@@ -428,6 +426,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
             **kwargs: How entries are stored, as for the constructor.
 
         Raises:
+            ValueError: The backend is unknown.
             TypeError: An entry cannot be stored; the error names its key.
             OSError: The file cannot be written.
 
@@ -436,6 +435,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
         >>> td["a", "b"].shape, td.close()
         (torch.Size([3, 2]), None)
         """
+        create = backend_of(backend).create
         td = input_dict if isinstance(input_dict, Node) else TensorDict(input_dict, batch_size)
         if batch_size is not None and as_batch_size(batch_size) != td._meta.batch_size:
             td = td._clone(False)
@@ -452,7 +452,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
             for part in parts:
                 part(group)
 
-        return cls._make(CREATORS[backend](filename, cls.LOCKING, kwargs, fill), meta, options)
+        return cls._make(create(filename, cls.LOCKING, kwargs, fill), meta, options)
 
 
 def _reopened(cls: Any, recipe: tuple[Any, ...], meta: Meta, options: Options, locked: bool) -> Any:

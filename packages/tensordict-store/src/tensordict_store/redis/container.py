@@ -90,7 +90,7 @@ class TensorDictStore(ServerNode):
         if record is None:
             return self._child(key)
         if record.dtype is None:
-            return self._values([key])[0]
+            return self._value(key)
         return record.like()
 
     def _get(self, key: str) -> Any:
@@ -98,24 +98,23 @@ class TensorDictStore(ServerNode):
         record = self._record(key)
         if record is None:
             return self._child(key)
-        return self._values([key])[0] if record.dtype is None else self._read(key, None)
+        return self._value(key) if record.dtype is None else self._read(key, None)
 
     def _nested(self, path: Path, facts: dict[str, Any]) -> Any:
         return wrapped(self._at(self._tree, path, child_meta(facts, self._meta)), facts, self._locked)
 
-    def _values(self, keys: Sequence[str], replies: Sequence[Any] | None = None) -> list[Any]:
-        """Return non-tensor entries, whose new values are stored."""
-        tree = self._tree
-        if replies is None:
-            replies = tree.connection.run([("GET", tree.data((*self._path, key))) for key in keys])
-        out = []
-        for key, reply in zip(keys, replies, strict=True):
-            record = self._record(key)
-            assert record is not None
-            node = decoded(key, record, reply, self._meta, tree.allow_pickle)
-            save_by(node, functools.partial(self._set, key))
-            out.append(node)
-        return out
+    def _value(self, key: str) -> Any:
+        """Return a non-tensor entry, whose new values are stored."""
+        [reply] = self._tree.connection.run([("GET", self._tree.data((*self._path, key)))])
+        return self._decoded(key, reply)
+
+    def _decoded(self, key: str, reply: Any) -> Any:
+        """Return a non-tensor entry from the reply of the server; its new values are stored."""
+        record = self._record(key)
+        assert record is not None
+        node = decoded(key, record, reply, self._meta, self._tree.allow_pickle)
+        save_by(node, functools.partial(self._set, key))
+        return node
 
     def _on_device(self, value: Tensor) -> Tensor:
         device = self._meta.device
@@ -151,7 +150,7 @@ class TensorDictStore(ServerNode):
         for (entries, key, one), content in zip(wanted, contents, strict=True):
             entries[key] = self._on_device(one.result(content))
         for (entries, key, node), reply in zip(values, replies, strict=True):
-            [value] = node._values([key], [reply])
+            value = node._decoded(key, reply)
             entries[key] = value._clone(True) if index is None else value._index(index)
         return out
 

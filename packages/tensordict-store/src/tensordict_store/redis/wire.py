@@ -98,15 +98,7 @@ class Wire:
             return self._replies
         self.close()
         options = self._options
-        timeout = options.get("socket_connect_timeout")
-        if options.get("unix_socket_path"):
-            made = socket.socket(socket.AF_UNIX)
-            made.settimeout(timeout)
-            made.connect(options["unix_socket_path"])
-        else:
-            made = socket.create_connection((options["host"], options["port"]), timeout)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.settimeout(options.get("socket_timeout"))
+        made = _socket_to(options)
         self._socket, self._replies, self._pid = made, Replies(made), os.getpid()
         greeting: list[Command] = []
         if options.get("password"):
@@ -128,6 +120,25 @@ class Wire:
             made.close()
 
     __del__ = close
+
+
+def _socket_to(options: dict[str, Any]) -> socket.socket:
+    """Return a socket that is connected to the server of the options."""
+    timeout = options.get("socket_connect_timeout")
+    path = options.get("unix_socket_path")
+    if path:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.settimeout(timeout)
+            made.connect(path)
+        except BaseException:
+            made.close()
+            raise
+    else:
+        made = socket.create_connection((options["host"], options["port"]), timeout)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.settimeout(options.get("socket_timeout"))
+    return made
 
 
 def _packed(commands: Sequence[Command]) -> Iterator[list[Any]]:

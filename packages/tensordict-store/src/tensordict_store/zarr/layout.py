@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
-import numpy as np
+from tensordict_store.arrays.chunks import given_chunks, row_chunks
 
 _TARGET = 1 << 20
 """Bytes of a chunk that is chosen here: a request of a remote store carries about so much in the time it waits."""
@@ -33,23 +33,13 @@ def array_options(
     ]
     if not len(shape):
         return chosen
-    row = max(int(np.prod(shape[1:], dtype=np.int64)) * itemsize, 1)
-    chunks = _blocks(options.get("chunks"), shape)
-    chosen["chunks"] = chunks = chunks or _rows(max(_TARGET // row, 1), shape)
-    shards = _blocks(options.get("shards"), shape)
-    if shards:  # a shard holds whole chunks
-        chosen["shards"] = tuple(-(-n // one) * one for n, one in zip(shards, chunks, strict=True))
+    chunks, shards = options.get("chunks"), options.get("shards")
+    chunks = given_chunks(chunks, shape) if _is_given(chunks) else row_chunks(shape, itemsize, _TARGET)
+    chosen["chunks"] = chunks
+    if _is_given(shards):  # a shard holds whole chunks
+        chosen["shards"] = tuple(-(-n // one) * one for n, one in zip(given_chunks(shards, shape), chunks, strict=True))
     return chosen
 
 
-def _rows(rows: int, shape: Sequence[int]) -> tuple[int, ...]:
-    return (max(min(rows, shape[0]), 1), *(max(n, 1) for n in shape[1:]))
-
-
-def _blocks(given: Any, shape: Sequence[int]) -> tuple[int, ...] | None:
-    if given is None or given == "auto" or given is True:
-        return None
-    if isinstance(given, int):
-        return _rows(given, shape)
-    full = (*given, *shape[len(given) :])[: len(shape)]
-    return tuple(max(min(one, n), 1) for one, n in zip(full, shape, strict=True))
+def _is_given(blocks: Any) -> TypeGuard[int | Sequence[int]]:
+    return blocks is not None and blocks is not True and blocks != "auto"

@@ -13,7 +13,7 @@ from tensordict_store import errors
 from tensordict_store.extras import require
 from tensordict_store.staging import staged_folder
 
-MODES = ("r", "r+", "w", "w-", "a")
+MODES = ("r", "r+", "w", "w-", "x", "a")
 
 
 class Store:
@@ -79,7 +79,7 @@ def open_store(
 
     Args:
         location: A path, a URL, or a store of zarr.
-        mode: ``"r"``, ``"r+"``, ``"w"``, ``"w-"`` or ``"a"``, as in zarr.
+        mode: ``"r"``, ``"r+"``, ``"w"``, ``"w-"``, ``"x"`` (the same as ``"w-"``) or ``"a"``, as in zarr.
         storage_options: The options of fsspec for a URL.
         zarr_format: The format of a store that is opened, if it is known, which saves requests.
 
@@ -90,6 +90,7 @@ def open_store(
     """
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is unknown; pass one of {', '.join(map(repr, MODES))}")
+    mode = "w-" if mode == "x" else mode
     zarr = require("zarr", "PersistentTensorDict")
     where = os.fspath(location) if isinstance(location, os.PathLike) else location
     options = {} if storage_options is None else {"storage_options": storage_options}
