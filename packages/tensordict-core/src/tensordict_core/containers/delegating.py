@@ -16,8 +16,8 @@ from tensordict_core.containers.collection import TensorDictBase
 def delegate(name: str) -> Callable[..., Any]:
     """Return a method that calls the method ``name`` of the tensordict that ``_now`` makes."""
 
-    def method(self: Any, *args: Any) -> Any:
-        return getattr(self._now(), name)(*args)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._now(), name)(*args, **kwargs)
 
     method.__name__ = name
     return method

@@ -53,6 +53,14 @@ class TransformTests(ContainerCase):
         with pytest.raises(RuntimeError, match="batch size"):
             td.apply(lambda x: x.reshape(-1)[:1])
 
+    def test_apply_gives_results_a_batch_size(self) -> None:
+        td = self.make()
+        if self.ragged or not td.batch_dims:
+            pytest.skip("its rows have no batch size of their own")
+        result = td.apply(lambda x: x.unsqueeze(0), batch_size=[1, *td.batch_size])
+        assert result.batch_size == (1, *td.batch_size)
+        assert_rows(result[0], rows(td))
+
     def test_named_apply_knows_the_keys(self) -> None:
         td = self.make()
         seen: set[Any] = set()
