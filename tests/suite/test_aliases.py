@@ -73,6 +73,7 @@ LINES = [
     "import tensordict._contextlib",
     "from tensordict._td import _TensorDictKeysView",
     "from tensordict.utils import _STRDTYPE2DTYPE, _DTYPE2STRDTYPE, BufferLegacy",
+    "from tensordict import List, TensorDict",
     "import tensordict; tensordict.tensordict.TensorDict; tensordict._pytree",
 ]
 

@@ -52,13 +52,14 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 ANSWER = ("tensordict.base", "tensordict.utils", "tensordict.tensorclass", "tensordict.nn")
 
 # private names that the package itself answers to
-AT_THE_TOP = ("implement_for", "is_batchedtensor")
+AT_THE_TOP = ("List", "implement_for", "is_batchedtensor")
 
 # private name -> module that owns the public one, and its name
 PRIVATE: Mapping[str, tuple[str, str]] = {
     "Buffer": ("torch.nn", "Buffer"),
     "BufferLegacy": ("torch.nn", "Buffer"),
     "CompatibleType": ("tensordict_core.compat", "EntryType"),
+    "List": ("typing", "List"),
     "NestedKey": ("tensordict_core", "NestedKey"),
     "TensorDictFuture": ("tensordict_memmap", "SaveFuture"),
     "TruncatedStandardNormal": ("tensordict_nn.compat", "TruncatedStandardNormal"),
