@@ -26,7 +26,7 @@ from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather
 from tensordict_store.redis.tree import Change
 from tensordict_store.redis.values import decoded, encoded
-from tensordict_store.redis.writes import add_zeros, write_all
+from tensordict_store.redis.writes import write_all
 
 
 class TensorDictStore(ServerNode):
@@ -353,6 +353,16 @@ class TensorDictStore(ServerNode):
         tree, device = tree_at(options)
         self = cls._at(tree, (), Meta(size, device))
         change = Change()
-        add_zeros((), td, change)
+        _add_zeros((), td, change)
         self._create(change)
         return self
+
+
+def _add_zeros(path: Path, node: Any, change: Change) -> None:
+    """Add the entries of a node, whose values are zeros that the server makes, to a change."""
+    change.nodes[path] = {**facts_of(node._meta), "keys": list(node._keys())}
+    for key, value in node._items():
+        if isinstance(value, Node):
+            _add_zeros((*path, key), value, change)
+        else:
+            change.puts.append(((*path, key), tensor_record(key, value), None))

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensordict_core.extension import Index, Node
+from tensordict_core.extension import Index
 from tensordict_store.arrays.selection import Range, Selector, select
-from tensordict_store.nodes import facts_of
 from tensordict_store.redis.commands import Writes
-from tensordict_store.redis.layout import Path, Record, tensor_record
+from tensordict_store.redis.layout import Record
 from tensordict_store.redis.ranges import Request, as_bytes
 from tensordict_store.redis.transfer import gather, scatter
-from tensordict_store.redis.tree import Change, Tree
+from tensordict_store.redis.tree import Tree
 
 
 def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]) -> None:
@@ -54,16 +53,6 @@ def write_all(tree: Tree, parts: Sequence[tuple[Any, str, Index | None, Tensor]]
             _put_part(changed, start, record.shape, index, value)
             writes += whole_rows(wanted.reads.name, record, [(start, start + len(changed))], changed)
     scatter(tree, writes)
-
-
-def add_zeros(path: Path, node: Any, change: Change) -> None:
-    """Add the entries of a node, whose values are zeros that the server makes, to a change."""
-    change.nodes[path] = {**facts_of(node._meta), "keys": list(node._keys())}
-    for key, value in node._items():
-        if isinstance(value, Node):
-            add_zeros((*path, key), value, change)
-        else:
-            change.puts.append(((*path, key), tensor_record(key, value), None))
 
 
 def whole_rows(name: str, record: Record, runs: Sequence[Range], value: Tensor) -> list[Writes]:

@@ -247,7 +247,7 @@ def _plain(td: Any, path: tuple[str, ...]) -> dict[str, Any]:
     for key, value in td.items():
         if isinstance(value, torch.Tensor):
             out[key] = [row.tolist() for row in value.unbind()] if value.is_nested else _numbers(value, (*path, key))
-        elif getattr(value, "_is_non_tensor", False):
+        elif value._is_non_tensor:
             out[key] = value.maybe_to_stack().tolist()
         else:
             out[key] = _plain(value, (*path, key))
