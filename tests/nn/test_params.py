@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensordict_core import TensorDict
+from tensordict_core import TensorDict, lazy_stack
 from tensordict_core.testing import ContainerSuite
 from tensordict_nn import TensorDictParams, from_module, from_modules
 
@@ -285,3 +285,15 @@ def test_the_state_of_parameters_has_joined_keys_whether_flatten_is_given_or_not
     state = {"a": torch.zeros(3), "n.x": torch.zeros(2)}
     assert not any(params.load_state_dict(state, from_flatten=True))
     assert params["n", "x"].sum() == 0
+
+
+@pytest.mark.parametrize("wrap", [lambda p: TensorDict({"p": p}), lambda p: lazy_stack([TensorDict({"n": {"p": p}})])])
+@pytest.mark.parametrize("saved", [False, True])
+def test_nested_parameters_are_not_replaced_by_mapped_tensors(tmp_path, wrap, saved):
+    pytest.importorskip("tensordict_memmap")
+    params = TensorDictParams(TensorDict({"a": torch.ones(3)}))
+    td = wrap(params)
+    with pytest.raises(RuntimeError, match="not trained"):
+        td.memmap_(*[tmp_path / "x"] * saved)
+    assert type(params["a"]) is torch.nn.Parameter and not (tmp_path / "x").exists()
+    assert td.memmap().is_memmap() and type(params["a"]) is torch.nn.Parameter

@@ -122,9 +122,10 @@ def test_a_stack_that_grew_is_one_that_was_made_of_its_elements(kind, dim, index
 
     tds = [element(size) for size in sizes]
     stack_name = "stack" if kind == "named" else None
-    td = LazyStackedTensorDict(
-        *([] if kind == "empty" else tds), stack_dim=dim, batch_size=[3], stack_dim_name=stack_name
-    )
+    if kind == "empty":
+        td = LazyStackedTensorDict(stack_dim=dim, batch_size=[3])
+    else:
+        td = LazyStackedTensorDict(*tds, stack_dim=dim, stack_dim_name=stack_name)
     td.insert(index, element(3))
     td.append(element(3))
     td.extend([element(3), element(3)])

@@ -60,3 +60,11 @@ def test_maybe_dense_stack_does_not_take_a_failure_of_memory_for_shapes_that_dif
     monkeypatch.setattr(dense, "STACK", dense.STACK._replace(leaves=full))
     with pytest.raises(RuntimeError, match="allocate"):
         maybe_dense_stack([TensorDict({"a": torch.zeros(2)}), TensorDict({"a": torch.zeros(2)})])
+
+
+def test_a_batch_size_that_is_not_that_of_the_elements_is_refused():
+    td = TensorDict({"a": torch.zeros(3)}, [3])
+    assert LazyStackedTensorDict(td, td, batch_size=[2, 3]).batch_size == (2, 3)
+    for wrong in ([3], [2], [2, 4], 2):
+        with pytest.raises(RuntimeError, match=r"is not \[2, 3\], the batch size of the stack"):
+            LazyStackedTensorDict(td, td, batch_size=wrong)

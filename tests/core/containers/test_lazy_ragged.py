@@ -276,3 +276,31 @@ def test_a_list_is_written_into_the_entries_of_different_shapes():
     with pytest.raises(RuntimeError, match="'a'"):
         stack.update_({"b": torch.zeros(2, 2), "a": [values[1], values[1]]})
     assert held[1].unique().item() == 3 and stack["b"].all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [([[1.0, 2.0], [1.0]], torch.float32), ([[[1, 2]], [[1]]], torch.int64), ([[True], [False] * 2], torch.bool)],
+)
+def test_lists_of_numbers_of_several_lengths_are_one_tensor_for_each_element(rows, dtype):
+    stack = lazy_stack([TensorDict({}), TensorDict({})])
+    stack["a"] = rows
+    assert [td["a"].tolist() for td in stack.tensordicts] == rows
+    assert stack.get("a", as_padded_tensor=True).dtype is dtype
+
+
+@pytest.mark.parametrize("rows", [[["x", "y"], ["z"]], [[1.0, "x"], [1.0]], [[[1, 2], [3]], [[4], [5]]], [1.0, [2.0]]])
+def test_lists_that_make_no_tensor_are_values_of_the_elements(rows):
+    stack = lazy_stack([TensorDict({}), TensorDict({})])
+    stack["a"] = rows
+    assert [td["a"] for td in stack.tensordicts] == stack["a"] == rows
+
+
+def test_a_nested_tensor_of_an_entry_is_strided_and_a_missing_key_an_error():
+    td = ragged()
+    assert td.get_nestedtensor("a").layout is torch.strided
+    assert td.get_nestedtensor("a", layout=torch.jagged).layout is torch.jagged
+    assert td.get("a", as_nested_tensor=True).layout is torch.jagged
+    assert td.get_nestedtensor("absent", None) is None
+    with pytest.raises(KeyError, match="absent"):
+        td.get_nestedtensor("absent")

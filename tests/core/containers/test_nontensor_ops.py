@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 
+import numpy as np
 import pytest
 import torch
 
@@ -197,3 +198,41 @@ def test_one_value_becomes_one_for_each_position(size):
     stack = data.maybe_to_stack()
     assert stack.tolist() == data.tolist() and stack.batch_size == size and stack.maybe_to_stack() is stack
     assert isinstance(stack, NonTensorStack) == bool(size)
+
+
+IN_PLACE = {
+    "pad": lambda x: x.pad([1, 1], inplace=True),
+    "reshape": lambda x: x.reshape((2, 2), inplace=True),
+    "roll": lambda x: x.roll(1, 0, inplace=True),
+    "repeat": lambda x: x.repeat(2, inplace=True),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, dim=0, inplace=True),
+    "gather": lambda x: x.gather(0, torch.tensor([3, 1]), inplace=True),
+}
+RESULTS = {
+    "pad": [None, "a", "b", "c", "d", None],
+    "reshape": [["a", "b"], ["c", "d"]],
+    "roll": ["d", "a", "b", "c"],
+    "repeat": ["a", "b", "c", "d"] * 2,
+    "repeat_interleave": ["a", "a", "b", "b", "c", "c", "d", "d"],
+    "gather": ["d", "b"],
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_stack_of_values_takes_the_result_of_an_operation_in_place(name):
+    values = NonTensorStack("a", "b", "c", "d")
+    assert IN_PLACE[name](values) is values and values.tolist() == RESULTS[name]
+    assert values.batch_size == np.array(RESULTS[name], dtype=object).shape
+    with pytest.raises(RuntimeError, match="locked"):
+        IN_PLACE[name](NonTensorStack("a", "b", "c", "d").lock_())
+
+    entry = NonTensorStack("a", "b", "c", "d")
+    td = TensorDict({"s": entry, "a": torch.zeros(4)}, [4])
+    assert IN_PLACE[name](td).get("s") is entry
+    assert entry.tolist() == td["s"] == RESULTS[name] and entry.batch_size == td.batch_size
+
+
+def test_one_value_takes_the_batch_size_of_an_operation_in_place():
+    value = NonTensorData("a", batch_size=[4])
+    assert value.repeat(2, inplace=True) is value and value.batch_size == (8,) and value.data == "a"
+    assert value.reshape((2, 4), inplace=True).batch_size == (2, 4) and value.tolist() == [["a"] * 4] * 2

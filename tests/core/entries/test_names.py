@@ -146,3 +146,13 @@ def test_an_entry_with_the_name_of_another_dimension_is_refused():
     with pytest.raises(ValueError, match="dim name 'y'"):
         td.stack_tensors("m", out_key="n", dim=-2)
     assert list(td.keys()) == ["m"]
+
+
+def test_an_update_takes_the_names_of_a_new_nested_tensordict_as_set_does():
+    nested = TensorDict({"a": torch.zeros(3)}, [3], names=["x"])
+    for td in (TensorDict({}, [3]).update({"n": nested}), TensorDict({}, [3]).update({"n": nested}, clone=True)):
+        assert td.names == td["n"].names == ["x"]
+    assert TensorDict({}, [3]).replace(n=nested).names == ["x"]
+    deep = TensorDict({}, [3]).update({"m": {"n": nested}})
+    assert deep.names == deep["m"].names == deep["m", "n"].names == ["x"]
+    assert TensorDict({"n": {}}, [3]).update({"n": nested}).names == [None]

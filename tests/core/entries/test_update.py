@@ -450,3 +450,11 @@ def test_an_update_stores_shallow_copies_of_nested_tensordicts():
     assert list(source["n"].keys()) == ["s", "v"] and source["n", "s"] == ["x", "y"]
     assert td["n", "v"] is source["n", "v"] and td["n", "s"] == ["z", "y"]
     assert TensorDict({}, [2]).set("n", source["n"])["n"] is source["n"]
+
+
+def test_a_nested_source_without_entries_has_the_batch_size_of_its_node():
+    td = tree()
+    with pytest.raises(RuntimeError, match=r"batch size \[5\] of the source"):
+        td.update({"a": torch.ones(2), "n": TensorDict({}, [5])})
+    assert is_untouched(td)
+    assert is_untouched(td.update({"n": TensorDict({}, [2, 5])}).update({"n": TensorDict({}, [])}))

@@ -148,3 +148,42 @@ def test_the_dtype_of_a_tensor_counts_beside_each_element_of_a_lazy_stack(name, 
     for key, leaf in expected.items(True, True):
         assert leaf.dtype is torch.float64
         torch.testing.assert_close(result[key], leaf, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("td", "condition", "other"),
+    [
+        (ROWS, torch.ones(2, 3, 5), 0.0),
+        (ROWS, torch.ones(2, 3, 5), GRID),
+        (ROWS, torch.ones(3, 5), torch.zeros(2, 3, 5)),
+        (ONE, torch.ones(3, 5), 0.0),
+        (ONE, torch.ones(3), ONE),
+    ],
+)
+def test_where_refuses_a_result_that_does_not_start_with_the_batch_size(td, condition, other):
+    with pytest.raises(RuntimeError):
+        td.where(condition.bool(), other)
+    with pytest.raises(RuntimeError):
+        torch.where(condition.bool(), td, other)
+
+
+@pytest.mark.parametrize(
+    ("operation", "locked"),
+    [
+        (lambda x, y: x + y, True),
+        (lambda x, y: x.maximum(y), True),
+        (lambda x, y: x.lerp(y, 0.5), True),
+        (lambda x, y: x.lerp(x, torch.ones(2, 3)), True),
+        (lambda x, y: x.lerp(x, torch.ones(3)), True),
+        (lambda x, y: x.addcmul(y, y), True),
+        (lambda x, y: x.addcmul(y, torch.ones(2, 3)), True),
+        (lambda x, y: x.addcmul(torch.ones(3), torch.ones(2, 3)), False),
+        (lambda x, y: x.lerp(torch.ones(3), 0.5), False),
+        (lambda x, y: x + torch.ones(2, 3), False),
+        (lambda x, y: x == y, False),
+    ],
+)
+def test_a_result_that_is_broadcast_to_a_tensordict_is_locked_as_one_of_the_same_size(operation, locked):
+    nested = TensorDict({"a": torch.ones(3), "n": {"b": torch.ones(3)}}, [3]).lock_()
+    assert operation(nested, nested.expand(2, 3).clone()).is_locked is locked
+    assert not operation(nested.clone(), nested.expand(2, 3)).is_locked

@@ -136,13 +136,13 @@ def is_key(value: Any) -> bool:
 
 
 def is_key_or_keys(value: Any) -> bool:
-    """Return whether a value is a nested key or a non-empty sequence of nested keys.
+    """Return whether a value is a nested key, or a list or tuple of nested keys, which may be empty.
 
-    >>> is_key_or_keys(("a", "b")), is_key_or_keys(["a", ("b", "c")]), is_key_or_keys(["a", 1])
-    (True, True, False)
+    >>> is_key_or_keys(("a", "b")), is_key_or_keys(["a", ("b", "c")]), is_key_or_keys([]), is_key_or_keys(["a", 1])
+    (True, True, True, False)
     """
     return isinstance(value, NestedKey) or (
-        isinstance(value, list | tuple) and bool(value) and all(isinstance(key, NestedKey) for key in value)
+        isinstance(value, list | tuple) and all(isinstance(key, NestedKey) for key in value)
     )
 
 

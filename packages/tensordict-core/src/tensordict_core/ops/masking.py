@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key
-from tensordict_core.base.meta import Meta
+from tensordict_core.base.meta import Meta, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, UNLOCKED, How
 from tensordict_core.base.registry.types import containers
@@ -165,6 +165,10 @@ class Masking(Node):
             operands = [operands] * len(leaves)
         columns = zip(lined_up(condition, leaves), leaves, operands, flags, strict=True)
         results = [torch.where(wide, mine, theirs) if has else mine for wide, mine, theirs, has in columns]
+        size = td._meta.batch_size
+        for leaf, has in zip(results, flags, strict=True):
+            if has and not starts_with(leaf.shape, size):
+                raise errors.bad_where(condition.shape, size, leaf.shape)
         result = td._rebuild(iter(results), SAME if out is None and not isinstance(other, Node | Tensor) else UNLOCKED)
         if isinstance(other, Node):
             _choose_values(result, td, other, condition)
@@ -292,7 +296,7 @@ class Masking(Node):
                     "inplace=True"
                 )
             holder = self._new({"values": td}, Meta(self._meta.batch_size))
-            return cast(Self, holder.pad(pad_size, safe=safe)._get("values"))
+            return self._in_place(cast(Self, holder.pad(pad_size, safe=safe)._get("values")), inplace)
         rows = zip(td._leaves(), batched(td), strict=True)
         how = How(size=lambda own: torch.Size((*new, *own[len(size) :])), names=lambda own: own)
         result = td._rebuild(iter([leaf(tensor) if has_batch else tensor for tensor, has_batch in rows]), how)

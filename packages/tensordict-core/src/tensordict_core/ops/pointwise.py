@@ -450,7 +450,9 @@ def _ternary(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: A
         other1, other2 = _expanded_as(td, other1), _expanded_as(td, other2)
     leaves = td._leaves()
     operands = [_operand_of_each(name, td, leaves, other) for other in (other1, other2)]
-    how = _widest(td, broadcast_how(td, other1, SAME), broadcast_how(td, other2, SAME))
+    # as in the reference, the result is locked beside a tensordict, and is not beside tensors and numbers only
+    locks = isinstance(other1, Node) or isinstance(other2, Node)
+    how = _widest(td, broadcast_how(td, other1, SAME), broadcast_how(td, other2, SAME), locks)
     return td._rebuild(iter(of_columns(name, leaf, [leaves, *operands], kwargs)), how)
 
 
@@ -467,18 +469,16 @@ def _expanded_as(td: Any, other: Any) -> Any:
     return other.expand(td._meta.batch_size) if has_entries(other) else other
 
 
-def _widest(td: Node, one: How, other: How) -> How:
+def _widest(td: Node, one: How, other: How, locks: bool) -> How:
     """Return the rule for the batch size that two operands broadcast a tensordict to together."""
-    if one is SAME or other is SAME:
-        return other if one is SAME else one
+    if one is other:
+        return one
     size = td._meta.batch_size
     first, second = one.meta(td._meta).batch_size, other.meta(td._meta).batch_size
-    new = torch.broadcast_shapes(first, second)
-    if new == first:
-        return one
-    if new == second:
-        return other
-    return grown(size, new, True)
+    new = second if first == size else first if second == size else torch.broadcast_shapes(first, second)
+    if new == size:
+        return SAME if locks else UNLOCKED
+    return grown(size, new, one.check or other.check, locks)
 
 
 def _ternary_(td: Td, name: str, leaf: Any, other1: Any, other2: Any, **kwargs: Any) -> Td:

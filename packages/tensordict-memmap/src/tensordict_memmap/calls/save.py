@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
-from tensordict_core import extension
+import torch
+
+from tensordict_core import TensorCollection, extension
 from tensordict_core.extension import (
     MemmapLikeOptions,
     MemmapOptions,
@@ -233,6 +235,22 @@ def _save(
     return job.save(lambda: _writer(data, path, options), lambda writer: result(), early=early, pbar=pbar)
 
 
+def _refuse_modules(td: Any) -> None:
+    """Refuse nested parameters: they are a module, which would not train the tensors that are put into their place.
+
+    Raises:
+        RuntimeError: A node is a module.
+    """
+    if isinstance(td, torch.nn.Module):
+        raise RuntimeError(
+            f"memmap_ would replace the parameters of a {type(td).__name__} by mapped tensors, which are not trained; "
+            "use memmap() or memmap_like(), which return a mapped tensordict"
+        )
+    if isinstance(td, TensorCollection):
+        for node in td._nodes():
+            _refuse_modules(node)
+
+
 def _memmap(
     data: Any,
     path: Any,
@@ -244,6 +262,8 @@ def _memmap(
 ) -> Any:
     """Save and return a mapped tensordict, or map the tensordict itself; without a path in shared memory."""
     share_written = keywords.get("share_non_tensor", False)
+    if in_place:
+        _refuse_modules(data)
 
     def result(writer: Any) -> Any:
         td = writer.fill() if in_place else data._mapped(writer.mapped())

@@ -120,6 +120,14 @@ def bad_mask(shape: Sequence[int], batch_size: Sequence[int]) -> RuntimeError:
     )
 
 
+def bad_where(condition: Sequence[int], batch_size: Sequence[int], result: Sequence[int]) -> RuntimeError:
+    """Report that a condition and the operands broadcast to a shape that does not start with the batch size."""
+    return RuntimeError(
+        f"a condition of shape {list(condition)} and the operands give an entry of shape {list(result)}, which does "
+        f"not start with the batch size {list(batch_size)}; expand the tensordict, or give a condition of that size"
+    )
+
+
 def no_condition(condition: Any) -> TypeError:
     """Report that a condition on non-tensor data is not a bool tensor."""
     got = getattr(condition, "dtype", type(condition).__name__)
@@ -317,6 +325,13 @@ def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterab
         what,
         f"The sets of keys in the tensordicts to stack are exclusive: tensordict {at} has keys {sorted(mine)} but "
         f"tensordict 0 has keys {sorted(theirs)}",
+    )
+
+
+def stack_batch_size(got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
+    """Report that a lazy stack of elements is given another batch size."""
+    return RuntimeError(
+        f"batch_size={list(got)} is not {list(expected)}, the batch size of the stack of these elements; leave it out"
     )
 
 

@@ -28,6 +28,15 @@ _DETAILS = ("show_grad", "show_is_contiguous", "show_is_view", "show_storage_siz
 """The print options whose values only the stacked tensor has."""
 
 
+def _list_shape(item: Any) -> tuple[int, ...] | None:
+    """Return the shape of the tensor that a list of lists of numbers makes, ``None`` if it makes none."""
+    if isinstance(item, int | float | complex):
+        return ()
+    inner = {_list_shape(part) for part in item} if isinstance(item, list) and item else {None}
+    shape = inner.pop()
+    return None if inner or shape is None else (len(item), *shape)
+
+
 def _each(name: str, changes: bool = False) -> Any:
     """Return the method ``name``, mapped over the elements.
 
@@ -241,10 +250,14 @@ class LazyElementwise(TensorDictBase, abstract=True):
         return bool(found) and all(map(is_leaf_tensor, found))
 
     def _is_one_for_each(self: Any, items: list[Any]) -> bool:
-        """Return whether a list has a tensor for each element, and the tensors differ in shape."""
+        """Return whether a list has a tensor or a list of numbers for each element, and they differ in shape."""
         if self.stack_dim or len(items) != len(self.tensordicts) or not options.list_to_stack:
             return False
-        return all(isinstance(item, torch.Tensor) for item in items) and len({item.shape for item in items}) > 1
+        lists = all(isinstance(item, list) for item in items)
+        if not lists and not all(isinstance(item, Tensor) for item in items):
+            return False
+        shapes = {_list_shape(item) if lists else tuple(item.shape) for item in items}
+        return None not in shapes and len(shapes) > 1
 
     # updates ---------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import non_tensor_entry
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.rebuild import NO_DEFAULT
 from tensordict_core.base.registry.types import containers
 from tensordict_core.containers.lazy.columns import as_nested, as_padded, stacked_lists
 from tensordict_core.containers.nontensor.data import is_non_tensor
@@ -88,15 +89,18 @@ class LazyRagged:
         """Return the parts of a node for each element, which fit elements of several batch sizes."""
         return _unbound(value, self._stack_dim, [td._meta.batch_size for td in self.tensordicts])
 
-    def get_nestedtensor(self: Any, key: NestedKey, default: Any = None, *, layout: torch.layout | None = None) -> Any:
+    def get_nestedtensor(
+        self: Any, key: NestedKey, default: Any = NO_DEFAULT, *, layout: torch.layout | None = None
+    ) -> Any:
         """Return an entry as a nested tensor, whose components are the tensors of the elements.
 
         Args:
             key: A string or a nested key.
-            default: The result if there is no such entry.
-            layout: The layout of the nested tensor; jagged by default.
+            default: The result if there is no such entry; without it a missing key is an error.
+            layout: The layout of the nested tensor; strided by default, other than that of ``get``.
 
         Raises:
+            KeyError: There is no such entry, and no default.
             RuntimeError: The stack dim is not 0, the dimension of the components of a nested tensor.
 
         >>> ragged = TensorDict.lazy_stack([TensorDict({"a": torch.zeros(1)}), TensorDict({"a": torch.ones(2)})])
@@ -105,7 +109,7 @@ class LazyRagged:
         """
         if self._stack_dim:
             raise errors.nested_stack_dim(self._stack_dim)
-        return self.get(key, default, as_nested_tensor=True, layout=layout)
+        return self.get(key, default, as_nested_tensor=True, layout=layout or torch.strided)
 
     def _shape_of(self: Any, name: str) -> Any:
         entry = self._peek(name)

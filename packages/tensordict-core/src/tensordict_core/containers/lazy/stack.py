@@ -44,14 +44,15 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         stack_dim: The batch dimension along which they are stacked.
         hook_out: A function that is called with each entry that is read; returns the value to return.
         hook_in: A function that is called with each value that is written; returns the value to store.
-        batch_size: The batch size of the elements, for a stack without elements.
+        batch_size: The batch size of the elements, for a stack without elements; otherwise that of the stack.
         device: The device to which the elements are moved; by default they stay on their devices.
         names: A name (or ``None``) for each batch dimension.
         stack_dim_name: The name of the stack dimension alone.
         strict_shape: Whether all elements must have the same batch size; otherwise sizes that differ are -1.
 
     Raises:
-        RuntimeError: The batch sizes differ in number, or at all if ``strict_shape``.
+        RuntimeError: The batch sizes differ in number, or at all if ``strict_shape``; or ``batch_size`` is not that of
+            the stack.
         TypeError: An element is not a tensordict.
 
     >>> td = LazyStackedTensorDict(TensorDict({"a": torch.zeros(3)}), TensorDict({"a": torch.ones(3)}))
@@ -112,6 +113,8 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         dim = stack_dim % dims
         if tds:
             meta = meta_of(tds, dim, stack_dim_name, strict_shape)
+            if batch_size is not None and as_batch_size(batch_size) != meta.batch_size:
+                raise errors.stack_batch_size(as_batch_size(batch_size), meta.batch_size)
         else:
             meta = Meta(torch.Size((*inner[:dim], 0, *inner[dim:])), target)
         self._start_stack(tds, dim, meta)

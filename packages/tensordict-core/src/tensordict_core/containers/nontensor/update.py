@@ -85,6 +85,17 @@ class UpdatesValues(SharesValues, abstract=True):
             return self
         return self.update_(input_dict_or_td)
 
+    def _in_place(self, result: Any, inplace: bool) -> Any:
+        """Return the result of an operation; with ``inplace``, take over its batch size and values."""
+        if not inplace or result is self:
+            return result
+        if self._locked:
+            raise errors.locked("the operation replaces values")
+        if self._holds_values:
+            self._set_flat(result._flat_values())
+        self._set_meta(result._meta)
+        return self
+
     def update_(  # type: ignore[override]  # the source has a value and no entries
         self,
         input_dict_or_td: Any = None,

@@ -163,6 +163,8 @@ class Updating(InPlaceUpdating):
             entry = self._plan_set(key, value, plan, prefix)
             if entry is not None:
                 stored.append((key, entry))
+                if nested and meta.names is None and isinstance(entry, Node) and entry._meta.names is not None:
+                    plan.then(partial(self._adopt_names, entry))
         if stored:
             plan.then(partial(self._set_each if store is None else store, stored))
 
@@ -303,5 +305,7 @@ def _plan_merge(node: Any, source: Any, plan: UpdatePlan, prefix: tuple[str, ...
     if storing is not None:
         plan.then(storing)
     else:
+        if isinstance(source, Node):
+            merged._check_source(source)
         merged._plan_update(source, plan, prefix)
     return merged

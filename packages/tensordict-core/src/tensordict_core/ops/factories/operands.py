@@ -239,13 +239,18 @@ def broadcast_how(td: Any, other: Any, how: How) -> How:
         raise errors.no_broadcast(theirs, size) from None
     if new == size:
         return how
-    return grown(size, new, is_node)
+    return grown(size, new, is_node, how.lock)
 
 
-def grown(size: torch.Size, new: torch.Size, check: bool) -> How:
+def grown(size: torch.Size, new: torch.Size, check: bool, lock: bool) -> How:
     """Return the rule for nodes whose batch dimensions of size ``size`` are broadcast to ``new``."""
     dims, added = len(size), (None,) * (len(new) - len(size))
-    return How(size=lambda own: torch.Size((*new, *own[dims:])), names=lambda own: own and (*added, *own), check=check)
+    return How(
+        size=lambda own: torch.Size((*new, *own[dims:])),
+        names=lambda own: own and (*added, *own),
+        check=check,
+        lock=lock,
+    )
 
 
 def spread(td: Any, other: Any) -> tuple[Any, Any]:

@@ -428,6 +428,8 @@ class Shape(Node):
             new, old = result._get(key), self._peek(key)
             if has_entries(new) and has_entries(old):
                 old._in_place(new, True)  # who holds the nested tensordict sees the change
+            elif isinstance(new, Node) and isinstance(old, Node) and new._holds_values and old._holds_values:
+                old._in_place(new, True)
             else:
                 self._set(key, new)
         self._set_meta(result._meta)
