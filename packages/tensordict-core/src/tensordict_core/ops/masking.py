@@ -166,9 +166,11 @@ class Masking(Node):
         columns = zip(lined_up(condition, leaves), leaves, operands, flags, strict=True)
         results = [torch.where(wide, mine, theirs) if has else mine for wide, mine, theirs, has in columns]
         size = td._meta.batch_size
-        for leaf, has in zip(results, flags, strict=True):
-            if has and not starts_with(leaf.shape, size):
-                raise errors.bad_where(condition.shape, size, leaf.shape)
+        theirs_fit = scalar or (isinstance(other, Node) and other._meta.batch_size == size)
+        if not theirs_fit or condition.shape != size[: condition.ndim]:  # entries may be broadcast
+            for leaf, has in zip(results, flags, strict=True):
+                if has and not starts_with(leaf.shape, size):
+                    raise errors.bad_where(condition.shape, size, leaf.shape)
         result = td._rebuild(iter(results), SAME if out is None and not isinstance(other, Node | Tensor) else UNLOCKED)
         if isinstance(other, Node):
             _choose_values(result, td, other, condition)
