@@ -456,3 +456,17 @@ def test_the_interaction_type_of_a_sequence_holds_in_its_thread_only():
     sequence = Seq(TensorDictModule(look, ["a"], ["loc", "scale"]), normal())
     sequence(TensorDict({"a": torch.zeros(1)}))
     assert seen == [None, sequence.default_interaction_type] and interaction_type() is None
+
+
+def test_a_sequence_selects_keys_that_the_next_class_of_a_subclass_does_not_take():
+    class Checked(TensorDictSequential):
+        def __init__(self, *modules):
+            super().__init__(*modules)
+
+    class CheckedSeq(Seq, Checked):
+        pass
+
+    sequence = CheckedSeq(TensorDictModule(lambda x: (x, x + 1), ["a"], ["b", "c"]), selected_out_keys=["c"])
+    assert sequence.out_keys == ["c"] and set(sequence(TensorDict({"a": torch.zeros(1)})).keys()) == {"a", "c"}
+    with pytest.raises(ValueError, match="typo"):
+        CheckedSeq(TensorDictModule(lambda x: x, ["a"], ["b"]), selected_out_keys=["typo"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from typing import get_args, get_origin
 
+import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, NonTensorStack, set_lazy_legacy
+from tensordict_core import LazyStackedTensorDict, NonTensorStack, TensorDict, TensorDictBase, set_lazy_legacy
 from tensordict_core.testing import ContainerSuite
 
 
@@ -102,3 +104,9 @@ class TestNested(ContainerSuite):
 
 def test_the_suite_covers_non_tensor_stacks():
     assert isinstance(TestDense().make().get("words"), NonTensorStack)
+
+
+@pytest.mark.parametrize("container", [TensorDictBase, TensorDict, LazyStackedTensorDict])
+def test_a_container_takes_types_of_keys_and_values_in_annotations(container):
+    alias = container[str, torch.Tensor]
+    assert get_origin(alias) is container and get_args(alias) == (str, torch.Tensor)

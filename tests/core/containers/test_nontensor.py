@@ -14,6 +14,7 @@ from tensordict_core import (
     NonTensorStack,
     TensorDict,
     is_non_tensor,
+    lazy_stack,
     set_capture_non_tensor_stack,
 )
 
@@ -350,3 +351,16 @@ def test_a_copy_of_a_tensordict_has_values_of_its_own(copied, write):
     keys = ["s", ("n", "s"), "grid", "one"]
     assert [td[key] for key in keys] == [make()[key] for key in keys]
     assert [changed[key] for key in keys] != [td[key] for key in keys]
+
+
+def test_a_stack_of_stacks_of_several_lengths_has_lists_as_values():
+    parts = [NonTensorStack("a", "b"), NonTensorStack("c")]
+    for stack in (NonTensorStack(*parts), lazy_stack(parts), LazyStackedTensorDict.maybe_dense_stack(parts)):
+        assert stack.tolist() == [["a", "b"], ["c"]] and stack.batch_size == torch.Size([2])
+
+
+def test_a_list_of_values_with_batch_dimensions_becomes_a_stack_that_has_them():
+    stack = NonTensorStack.from_list([NonTensorData(1, batch_size=[2]), NonTensorData("b", batch_size=[2])])
+    assert stack.tolist() == [[1, 1], ["b", "b"]] and stack.batch_size == torch.Size([2, 2])
+    nested = NonTensorStack.from_list([[NonTensorStack("a", "b")], [NonTensorStack("c", "d")]])
+    assert nested.batch_size == torch.Size([2, 1, 2])

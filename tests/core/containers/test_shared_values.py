@@ -157,3 +157,29 @@ def test_nested_tensordicts_without_tensors_are_shared_with_their_root():
     nodes = [td, td["e"], td["e", "f"], td["n"], *td["n"].tensordicts]
     assert all(node.is_shared() and not node.is_memmap() for node in nodes)
     assert not td.unlock_()["e"].is_shared()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda td: td.get("s")[0].update_(NonTensorData("new")),
+        lambda td: setattr(td.get("s")[0], "data", "new"),
+        lambda td: td.get("s").tensordicts[0].update(NonTensorData("new"), inplace=True),
+        lambda td: td[0:2].__setitem__(0, TensorDict({"s": "new"})),
+        lambda td: td.get("s")[0:2].update_at_(NonTensorData("new"), 0),
+    ],
+)
+def test_a_write_to_a_value_that_was_read_from_a_shared_stack_is_refused(write):
+    td = TensorDict({"s": ["a", "b", "c"]}, [3]).share_memory_()
+    with pytest.raises(RuntimeError, match="write through"):
+        write(td)
+    assert td["s"] == ["a", "b", "c"]
+
+
+def test_rows_that_an_index_copies_from_a_shared_stack_are_written():
+    td = TensorDict({"s": ["a", "b", "c"]}, [3]).share_memory_()
+    rows = td[torch.tensor([0, 2])]
+    rows[0] = TensorDict({"s": "new"})
+    copied = td[0:2].clone()
+    copied[0] = TensorDict({"s": "new"})
+    assert rows["s"] == ["new", "c"] and copied["s"] == ["new", "b"] and td["s"] == ["a", "b", "c"]

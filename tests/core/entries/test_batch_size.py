@@ -186,3 +186,8 @@ def test_the_shape_is_set_as_the_batch_size():
     assert td.batch_size == (3,)
     with pytest.raises(RuntimeError, match="batch"):
         td.shape = [5]
+
+
+def test_a_batch_with_a_size_that_differs_has_no_number_of_positions():
+    ragged = lazy_stack([TensorDict({}, [2]), TensorDict({}, [3])])
+    assert ragged.numel() == 1 and TensorDict({}, [2, -1]).numel() == 1 and TensorDict({}, [2, 3]).numel() == 6

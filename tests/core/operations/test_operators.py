@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, TensorDict
+from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict, UnbatchedTensor, lazy_stack
 
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 COMPARISON = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -102,3 +102,32 @@ def test_where_compiles_with_non_tensor_values():
     td = TensorDict({"a": torch.arange(3.0), "s": "text"}, [3])
     choose = torch.compile(lambda td: torch.where(td["a"] > 0, td, td * 2), fullgraph=True, backend="eager")
     assert choose(td)["s"] == "text" and choose(td)["a"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("symbol", [operator.add, operator.mul, operator.gt, operator.eq])
+def test_operands_with_a_tensor_and_a_nested_tensordict_under_one_key_are_a_key_error(symbol):
+    nested, flat = TensorDict({"n": {"a": torch.ones(2)}}), TensorDict({"n": torch.ones(2)})
+    pairs = [(nested, flat), (flat, nested), (TensorDict({"n": {}}), flat)]
+    for left, right in [*pairs, (lazy_stack([nested, nested]), lazy_stack([flat, flat]))]:
+        with pytest.raises(KeyError, match="mismatch"):
+            symbol(left, right)
+
+
+@pytest.mark.parametrize("value", ["text", None, object()])
+def test_a_value_that_is_no_tensor_differs_from_one(value):
+    td, numbers = TensorDict({"i": NonTensorData(value)}), TensorDict({"i": 3})
+    for left, right in ((td, numbers), (numbers, td), (td, {"i": 3})):
+        assert not (left == right)["i"] and (left != right)["i"]
+    assert (TensorDict({"i": NonTensorData(3)}) == {"i": 3})["i"]
+    for symbol in (operator.gt, operator.add):
+        with pytest.raises(KeyError, match="mismatch"):
+            symbol(td, numbers)
+    rows = TensorDict({"i": ["a", "b"]}, [2]) == TensorDict({"i": torch.ones(2)}, [2])
+    assert rows["i"].tolist() == [False, False]
+
+
+def test_an_unbatched_tensor_is_compared_with_a_tensor():
+    x = torch.tensor([1.0, 2.0])
+    assert (TensorDict({"u": UnbatchedTensor(x)}) == TensorDict({"u": x}))["u"].all()
+    chosen = TensorDict({"u": UnbatchedTensor(x)}).where(torch.tensor(True), TensorDict({"u": x + 1}))
+    assert chosen["u"].tolist() == [1.0, 2.0]

@@ -128,3 +128,13 @@ def test_a_jagged_tensor_is_refused_with_the_way_to_store_it():
     for call in (MemoryMappedTensor.from_tensor, MemoryMappedTensor.zeros_like):
         with pytest.raises(TypeError, match="put it into a tensordict"):
             call(jagged)
+
+
+def test_a_storage_is_mapped_as_a_nested_tensor():
+    storage, shape = torch.arange(18.0).untyped_storage(), torch.tensor([[2, 3], [4, 3]])
+    made = MemoryMappedTensor.from_storage(storage, dtype=torch.float32, shape=shape)
+    assert [part.flatten().tolist() for part in made.unbind(0)] == [[*range(6)], [*range(6, 18)]]
+    row = MemoryMappedTensor.from_storage(storage, dtype=torch.float32, shape=shape, index=0)
+    assert row.flatten().tolist() == [*range(6)]
+    with pytest.raises(ValueError, match="smaller shape"):
+        MemoryMappedTensor.from_storage(storage, dtype=torch.float32, shape=shape + 2)

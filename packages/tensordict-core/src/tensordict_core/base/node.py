@@ -418,7 +418,7 @@ class Node:
 
         ``missing`` replaces a missing leaf; if it is ``KEEP``, a missing leaf is a ``KeyError``.
         """
-        get = {}.get if other is None else other._entries.get
+        get = getattr(other, "_entries", {}).get  # none of a leaf
         for key, value in self._items():
             found = get(key)
             if found is None and missing is KEEP and _holds_leaves(value, is_leaf):

@@ -8,6 +8,7 @@ tensorclasses are collections, but not dictionaries.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
+from types import GenericAlias
 from typing import Any, Self
 
 import torch
@@ -242,6 +243,10 @@ class TensorDictBase(TensorCollection, abstract=True):
     """
 
     __slots__ = ()
+
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        """Return an alias for annotations, such as ``TensorDict[str, Tensor]``."""
+        return GenericAlias(cls, item)
 
 
 MutableMapping.register(TensorDictBase)  # type: ignore[type-abstract]  # a virtual base

@@ -10,7 +10,6 @@ runs Tensor's metaclass, which takes three times as long for parameters and node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import torch
@@ -187,10 +186,6 @@ class TensorDict(TensorDictBase):
             raise error
         for key, value in items:
             self.set(key, value)
-
-    def __class_getitem__(cls, item: Any) -> GenericAlias:
-        """Return an alias for annotations, such as ``TensorDict[str, Tensor]``."""
-        return GenericAlias(cls, item)
 
     @classmethod
     def _make(cls, entries: dict[str, Any], meta: Meta) -> Self:

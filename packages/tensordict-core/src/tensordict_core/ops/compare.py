@@ -14,6 +14,7 @@ from tensordict_core.base.entry import as_tensor
 from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import SAME, UNLOCKED
+from tensordict_core.base.registry.types import containers
 from tensordict_core.ops.factories.operands import broadcast_how, match, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.reduction import BatchDims, Dim, Kernel, over_leaves
@@ -35,8 +36,11 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
                 return self._rebuild(map(function, *pairs), broadcast_how(self, other, UNLOCKED))
         if other is None or isinstance(other, str):
             return NotImplemented
-        if isinstance(other, Node) and name in ("__eq__", "__ne__"):
-            self, other = _as_tensors(self, other), _as_tensors(other, self)
+        if name in ("__eq__", "__ne__"):
+            if isinstance(other, dict):
+                other = containers.dense(other, batch_size=None if self._lazy_stack is None else self._meta.batch_size)
+            if isinstance(other, Node):
+                self, other = _alike(self, other)
         self, other = spread(self, other)
         leaves = self._leaves()
         operands, scalar = match(name, self, leaves, other)
@@ -60,24 +64,42 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
     return method
 
 
-def _as_tensors(td: Any, other: Any) -> Any:
-    """Return a tensordict with a tensor for each number that ``other`` has as a tensor: 3 equals ``tensor(3)``."""
-    if td._is_opaque or td._lazy_stack is not None or other._lazy_stack is not None:
-        return td
-    result = td
-    for key, mine in list(td._items()):
-        if not isinstance(mine, Node):
-            continue
-        theirs = other._peek(key)
-        if mine._is_non_tensor and is_leaf_tensor(theirs):
-            new: Any = as_tensor(mine.tolist())
-        elif not mine._is_opaque and isinstance(theirs, Node):
-            new = _as_tensors(mine, theirs)
-        else:
-            continue
-        if new is not None and new is not mine:
-            result = td._clone(False) if result is td else result
-            result._set(key, new)
+def _alike(left: Any, right: Any) -> tuple[Any, Any]:
+    """Return both operands with entries of one kind where one has a tensor and the other one non-tensor data.
+
+    3 equals ``tensor(3)``; a value that is no tensor is compared with the tensor as a value.
+    """
+    if left._is_opaque or right._is_opaque or left._lazy_stack is not None or right._lazy_stack is not None:
+        return left, right
+    values: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for key, mine in left._items():
+        theirs = right._peek(key) if isinstance(mine, Node) else None
+        if isinstance(theirs, Node):
+            new_mine, new_theirs = _alike(mine, theirs)
+            if new_mine is not mine or new_theirs is not theirs:
+                values[0][key], values[1][key] = new_mine, new_theirs
+        elif is_leaf_tensor(theirs) and mine._is_non_tensor:
+            values[0][key], values[1][key] = _value_and_tensor(mine, theirs)
+    for key, theirs in right._items():
+        mine = left._peek(key) if isinstance(theirs, Node) and theirs._is_non_tensor else None
+        if is_leaf_tensor(mine):
+            values[1][key], values[0][key] = _value_and_tensor(theirs, mine)
+    return _replaced(left, values[0]), _replaced(right, values[1])
+
+
+def _value_and_tensor(value: Any, tensor: Any) -> tuple[Any, Any]:
+    """Return non-tensor data and a tensor as two tensors or, if the value is none, as two non-tensor data."""
+    as_number = as_tensor(value.tolist())
+    if as_number is not None:
+        return as_number, tensor
+    return value, containers.non_tensor(tensor, batch_size=value._meta.batch_size)
+
+
+def _replaced(td: Any, entries: dict[str, Any]) -> Any:
+    """Return a tensordict with other entries; itself if there are none."""
+    result = td._clone(False) if entries else td
+    for key, entry in entries.items():
+        result._set(key, entry)
     return result
 
 
@@ -127,6 +149,8 @@ def _compare_values(result: Any, left: Any, right: Any, equal: bool) -> None:
         if type(mine) is Tensor or not isinstance(mine, Node):
             continue
         theirs = right._peek(key)
+        if not isinstance(theirs, Node):
+            continue  # a tensor, compared with an unbatched one
         if mine._is_non_tensor:
             same = mine == theirs
             result._set(key, same if equal else ~same)

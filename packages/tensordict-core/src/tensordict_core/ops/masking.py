@@ -365,7 +365,7 @@ def _choose_values(result: Any, left: Any, right: Any, condition: Tensor) -> Non
     """Set the non-tensor values of ``result`` to those of ``right`` where the condition is false."""
     for key in left._keys():
         mine, theirs = left._get(key), right._get(key)
-        if not isinstance(mine, Node) or theirs is None:
+        if not isinstance(mine, Node) or not isinstance(theirs, Node):
             continue
         if not mine._is_non_tensor:
             _choose_values(result._get(key), mine, theirs, condition)

@@ -124,12 +124,13 @@ class Properties(Node):
         return self._meta.batch_size if dim is None else self._meta.batch_size[dim]
 
     def numel(self) -> int:
-        """Return the number of positions of the batch (1 without batch dimensions).
+        """Return the number of positions of the batch (1 without batch dimensions, and where a size is -1).
 
         >>> TensorDict({}, [3, 4]).numel()
         12
         """
-        return self._meta.batch_size.numel()
+        size = self._meta.batch_size
+        return 1 if -1 in size else size.numel()
 
     @property
     def device(self) -> torch.device | None:

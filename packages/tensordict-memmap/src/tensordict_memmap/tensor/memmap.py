@@ -260,7 +260,7 @@ class MemoryMappedTensor(Filled, Views):
         cls,
         handler: Mapping,
         dtype: torch.dtype,
-        shape: Sequence[int],
+        shape: Sequence[int] | torch.Tensor,
         index: Any = None,
         *,
         offset: int = 0,
@@ -271,7 +271,7 @@ class MemoryMappedTensor(Filled, Views):
         Args:
             handler: The mapping, such as the ``handler`` of another `MemoryMappedTensor`.
             dtype: The dtype of the tensor.
-            shape: The shape of the tensor.
+            shape: The shape of the tensor; for a nested tensor as of `from_filename`.
             index: An index to apply to the tensor.
             offset: The offset of the tensor in the mapping, in bytes.
             stride: The strides in elements; contiguous if None.
@@ -285,6 +285,9 @@ class MemoryMappedTensor(Filled, Views):
         >>> x[1].tolist()
         [0.0, 5.0, 0.0]
         """
+        if isinstance(shape, torch.Tensor):
+            made = cls.from_handler(handler, dtype, (count_of(shape),), offset=offset)._nested(shape)
+            return made if index is None else cast(Self, made[index])
         needed = offset + reach(shape, stride) * dtype.itemsize
         if offset < 0 or needed > handler.nbytes:
             raise ValueError(
@@ -297,7 +300,7 @@ class MemoryMappedTensor(Filled, Views):
         cls,
         storage: torch.UntypedStorage | torch.TypedStorage,
         *,
-        shape: Sequence[int] | None = None,
+        shape: Sequence[int] | torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         index: Any = None,
@@ -308,7 +311,7 @@ class MemoryMappedTensor(Filled, Views):
 
         Args:
             storage: The storage.
-            shape: The shape; None is one dimension.
+            shape: The shape; None is one dimension. That of a nested tensor is as for `from_filename`.
             dtype: The dtype; None is that of the storage, or ``torch.uint8`` for an untyped one.
             device: Must be the CPU or None.
             index: An index to apply to the tensor.

@@ -56,8 +56,6 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
     ) -> None:
         # the next class of a subclass with several bases may take fewer arguments
         options: dict[str, Any] = {"partial_tolerant": True} if partial_tolerant else {}
-        if selected_out_keys is not None:
-            options["selected_out_keys"] = selected_out_keys
         if inplace is not None:
             options["inplace"] = inplace
         super().__init__(*modules, **options)
@@ -67,6 +65,8 @@ class ProbabilisticTensorDictSequential(TensorDictSequential):
             raise distribution_errors.not_probabilistic(self[-1])
         self._asked_composite = return_composite
         self._find_ruling()
+        if selected_out_keys is not None:
+            self.select_out_keys(*selected_out_keys)
 
     def _connect(self) -> None:
         super()._connect()

@@ -97,7 +97,7 @@ def bad_index_count(count: int, batch_size: Sequence[int], rule: str = "") -> In
 
 def unmatched_key(key: Any, other: Any) -> UnmatchedKeyError:
     """Report that an operand lacks a leaf of the other one."""
-    names = [] if other is None else [str(k) for k in other._keys()]
+    names = [str(k) for k in other._keys()] if hasattr(other, "_keys") else []
     return UnmatchedKeyError(
         f"keys in tensordicts mismatch: key {key!r} not found in the other one, which has the keys {names}; select the "
         "common keys, or pass default= where the operation takes it"
@@ -182,6 +182,15 @@ def part_of_value() -> SizeError:
         "Cannot update a part of a NonTensorDataBase object with one value for all elements; call "
         "maybe_to_stack() for one that holds a value for each, or write td[index] = other, which makes a "
         "NonTensorStack of the entry"
+    )
+
+
+def part_of_stored() -> RuntimeError:
+    """Report a write to non-tensor data that were read from a stack in a file or in shared memory."""
+    return RuntimeError(
+        "Cannot update a leaf NonTensorDataBase that was read from a NonTensorStack in a file or in shared memory: the "
+        "write would not reach it; write through the tensordict or the stack, with td[index] = source or "
+        "stack[index] = value"
     )
 
 

@@ -384,7 +384,7 @@ class LazyStackedTensorDict(LazyIndexing, LazyReshaping, LazyRagged, LazyElement
         self, other: Any, out: list[Any], missing: Any, is_leaf: IsLeaf | None, prefix: tuple[str, ...]
     ) -> None:
         tds = self.tensordicts
-        if other is None:
+        if not isinstance(other, Node):
             others: Sequence[Any] = [None] * len(tds)
         elif len(other._meta.batch_size) <= self._stack_dim:
             for i, td in enumerate(tds):

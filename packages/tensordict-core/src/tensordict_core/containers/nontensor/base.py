@@ -216,6 +216,9 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         first = items[0]
         size = first._meta.batch_size
         if any(item._meta.batch_size != size for item in items):
+            if not dim and all(item._meta.batch_size for item in items):  # as the values of a ragged lazy stack
+                meta = Meta(torch.Size([len(items)]), first._meta.device)
+                return containers.non_tensor_stack._make([item.tolist() for item in items], meta)
             raise errors.not_stackable(
                 "stack", f"non-tensor data have the batch sizes {[list(i._meta.batch_size) for i in items]}"
             )
@@ -422,6 +425,12 @@ def expanded_dims(old: torch.Size, new: torch.Size) -> int:
     added = len(new) - len(old)
     grown = [added + dim + 1 for dim, (a, b) in enumerate(zip(old, new[added:], strict=True)) if a != b]
     return max([added, *grown])
+
+
+def common_size(items: list[Any]) -> torch.Size | None:
+    """Return the batch size of non-tensor data if all items are such data with one batch size."""
+    sizes = {item._meta.batch_size if isinstance(item, NonTensorDataBase) else None for item in items}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def known_size(size: torch.Size) -> torch.Size:

@@ -18,7 +18,7 @@ from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze, normal_dim
 from tensordict_core.base.tracing import is_compiling
-from tensordict_core.containers.nontensor.base import NonTensorDataBase, expanded_dims, known_size
+from tensordict_core.containers.nontensor.base import NonTensorDataBase, common_size, expanded_dims, known_size
 from tensordict_core.containers.nontensor.pointwise import same
 from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, unbind_positions
 from tensordict_core.containers.nontensor.record import Record
@@ -178,7 +178,7 @@ class NonTensorStack(NonTensorDataBase):
 
     Args:
         *values: The values (or `NonTensorData`) along the first batch dimension; a list is one value. `from_list` takes
-            nested lists.
+            nested lists. Data of different batch sizes become lists.
         stack_dim: The batch dimension along which the values are stacked.
         batch_size: The batch size, which is that of the values; passed to have it checked.
 
@@ -295,6 +295,10 @@ class NonTensorStack(NonTensorDataBase):
         return self._of(flat if positions is None else [flat[i] for i in positions], meta)
 
     def _index(self, index: Index) -> Any:
+        found = self._at_index(index)
+        return self._part(found) if index.gives_views else found
+
+    def _at_index(self, index: Index) -> Any:
         dims = self._row_dims
         if dims is None:
             return super()._index(index)
@@ -309,10 +313,10 @@ class NonTensorStack(NonTensorDataBase):
     def _unbind(self, dim: int) -> tuple[Any, ...]:
         dims = self._row_dims
         if dims is None or dim >= dims:
-            return super()._unbind(dim)
+            return tuple(map(self._part, super()._unbind(dim)))
         meta = unbound_meta(self._meta, dim)
         parts = unbind_positions(self._meta.batch_size[:dims], dim)
-        return tuple(self._of([self._rows[i] for i in part], meta, dims - 1) for part in parts)
+        return tuple(self._part(self._of([self._rows[i] for i in part], meta, dims - 1)) for part in parts)
 
     def _reshape(self, op: ShapeOp) -> Any:
         dims, meta = self._row_dims, op.meta(self._meta)
@@ -356,6 +360,10 @@ class NonTensorStack(NonTensorDataBase):
                         f"{item!r}; give nested lists of that shape, or wrap a list that is one value in NonTensorData"
                     )
             flat = [item for items in flat for item in items]
+        own = common_size(flat) if batch_size is None else None
+        if own:
+            flat = [value for item in flat for value in item._flat_values()]
+            size += own
         return cls._make([_plain(item) for item in flat], Meta(size, device))
 
     def _entry_value(self, holder: Any = None, key: str = "") -> Any:
@@ -428,6 +436,7 @@ class NonTensorStack(NonTensorDataBase):
         return NonTensorData._make(self.tolist(), meta)
 
     def _index_put(self, index: Index, value: Any) -> None:
+        self._refuse_part()
         positions = index_positions(self._meta.batch_size, index)
         if isinstance(value, NonTensorStack):
             new = broadcast(value._flat_values(), value._meta.batch_size, index.meta(self._meta).batch_size)

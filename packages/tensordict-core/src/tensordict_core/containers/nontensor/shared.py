@@ -17,11 +17,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions  # noqa: F401  # registers the pickling of tensors in shared memory
 
+from tensordict_core.base import errors
 from tensordict_core.base.predicates import is_leaf_nontensor
 from tensordict_core.containers.opaque import OpaqueNode
 
 SHARED = "shared_value"
 """The name of the annotation of non-tensor data whose value is shared."""
+PART = "part_of_stored"
+"""The name of the annotation of non-tensor data that were read from a stack in a file or in shared memory."""
 
 _HEADER = 3 * 8
 _ROOM = 1 << 14
@@ -173,6 +176,18 @@ class SharesValues(OpaqueNode, abstract=True):
         """
         self._share()
         return self.lock_()
+
+    def _part(self, part: Any) -> Any:
+        """Return values that were read from this stack; one that is stored refuses writes that would not reach it."""
+        if self._annotations is not None:
+            part._annotations = {PART: True}
+        return part
+
+    def _refuse_part(self) -> None:
+        """Refuse a write to values that were read from a stored stack, as it would be lost."""
+        notes = self._annotations or {}
+        if PART in notes and SHARED not in notes and not self.is_memmap():
+            raise errors.part_of_stored()
 
     def is_shared(self) -> bool:
         """Return whether the value is in shared memory."""

@@ -111,6 +111,7 @@ class UpdatesValues(SharesValues, abstract=True):
         own, size = self._meta.batch_size, source._meta.batch_size
         if not source._is_shared and (self._is_shared or own != size):
             raise errors.values_source(size, own, one=self._is_shared)
+        self._refuse_part()
         self._become(source)
         return self
 
@@ -150,6 +151,7 @@ class UpdatesValues(SharesValues, abstract=True):
     def _assign_data(self, value: Any) -> None:
         if self._locked and self._annotations is None:  # data in a file or in shared memory are always locked
             raise errors.locked("data")
+        self._refuse_part()
         self._become(value)
 
 

@@ -83,7 +83,7 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
             return batch_operand(td, leaves, tensor._tensor), False
         aligned = td._align(_broadcast_to(td, other), KEEP)
         # a lazy stack has the leaf of a key several times, so counts do not decide
-        if len(aligned) != len(other._leaves()) or td._lazy_stack is not None:
+        if len(aligned) != len(other._leaves()) or td._lazy_stack is not None or _has_nodes(aligned):
             mine, theirs = set(td._leaf_keys()), set(other._leaf_keys())
             if mine != theirs:
                 raise errors.keys_mismatch(mine - theirs, theirs - mine)
@@ -102,6 +102,11 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
     if td._is_non_tensor:  # has no leaves: values take no part in arithmetic
         return other, True
     raise errors.bad_operand(name, other)
+
+
+def _has_nodes(found: list[Any]) -> bool:
+    """Return whether a node was found under the key of a leaf."""
+    return any(issubclass(kind, Node) and not issubclass(kind, Tensor) for kind in set(map(type, found)))
 
 
 def _broadcast_to(td: Any, other: Any) -> Any:
