@@ -153,6 +153,25 @@ def fixed_batch_size(new: Sequence[int], old: Sequence[int], remedy: str) -> Sta
     )
 
 
+def stack_batch_size(got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
+    """Report that a lazy stack of elements is given another batch size."""
+    return RuntimeError(
+        f"batch_size={list(got)} is not {list(expected)}, the batch size of the stack of these elements; leave it out"
+    )
+
+
+def source_batch_size(got: Sequence[int], expected: Sequence[int], inplace: bool) -> RuntimeError:
+    """Report that the source of an update has another batch size."""
+    return RuntimeError(
+        f"the batch size {list(got)} of the source is not {list(expected)}, that of the tensordict; "
+        + (
+            "an update in place cannot change it: leave out inplace=True"
+            if inplace
+            else "index or expand the source, or pass update_batch_size=True to take over its batch size"
+        )
+    )
+
+
 def mapped_and_shared(method: str, now: str) -> RuntimeError:
     """Report that a tensordict in mapped files would move to shared memory, or the reverse."""
     return RuntimeError(

@@ -226,18 +226,6 @@ def not_iterable() -> NotIterableError:
     )
 
 
-def source_batch_size(got: Sequence[int], expected: Sequence[int], inplace: bool) -> RuntimeError:
-    """Report that the source of an update has another batch size."""
-    return RuntimeError(
-        f"the batch size {list(got)} of the source is not {list(expected)}, that of the tensordict; "
-        + (
-            "an update in place cannot change it: leave out inplace=True"
-            if inplace
-            else "index or expand the source, or pass update_batch_size=True to take over its batch size"
-        )
-    )
-
-
 def bad_out(what: str, out: Any) -> TypeError:
     """Report that ``out`` is not a tensordict."""
     return TypeError(f"{what} writes into a tensordict as out, got {type(out).__name__}; pass a tensordict or None")
@@ -334,13 +322,6 @@ def keys_not_stackable(what: str, at: int, keys: Iterable[str], expected: Iterab
         what,
         f"The sets of keys in the tensordicts to stack are exclusive: tensordict {at} has keys {sorted(mine)} but "
         f"tensordict 0 has keys {sorted(theirs)}",
-    )
-
-
-def stack_batch_size(got: Sequence[int], expected: Sequence[int]) -> RuntimeError:
-    """Report that a lazy stack of elements is given another batch size."""
-    return RuntimeError(
-        f"batch_size={list(got)} is not {list(expected)}, the batch size of the stack of these elements; leave it out"
     )
 
 
