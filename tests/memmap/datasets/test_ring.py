@@ -238,8 +238,8 @@ def test_a_reader_never_takes_a_torn_row_for_a_valid_one(path, fork):
         dataset.extend(rows(0, capacity))
     child = fork(fill, path, capacity)
     reader, seen = MemmapDataset.open(path), 0
-    end = time.monotonic() + 1.5
-    while time.monotonic() < end:
+    begin = time.monotonic()
+    while (spent := time.monotonic() - begin) < 1.5 or (seen <= 10 and spent < 60):  # longer on a busy machine
         reader.refresh()
         try:
             batch = reader[torch.randint(len(reader), (16,))]
