@@ -433,6 +433,16 @@ def test_rows_of_tensors_on_cuda_are_not_locked():
     assert td.is_shared() and not td[0].is_locked and not td.unbind(0)[0].is_locked
 
 
+def test_rows_of_shared_tensordicts_are_locked_however_they_are_taken():
+    """A key that is added to a row would not reach the other processes."""
+    td = TensorDict({"a": torch.zeros(2)}, [2]).share_memory_()
+    for row in (td[0], td.unbind(0)[0], next(iter(td))):
+        assert row.is_locked
+        row["a"].fill_(1)
+    assert td["a"].tolist() == [1, 0]
+    assert not next(iter(TensorDict({"a": torch.zeros(2)}, [2]).lock_())).is_locked
+
+
 def test_a_single_value_takes_the_batch_size_that_its_tensordict_gets():
     td = TensorDict({"x": torch.zeros(3, 2), "z": {"c": NonTensorData(1, batch_size=[3, 2])}}, [3, 2])
     td.auto_batch_size_(1)

@@ -145,7 +145,7 @@ class Indexing(Node):
         """
         if not self._meta.batch_size:
             raise errors.not_iterable()
-        return iter(self._unbind(0))
+        return iter(self.unbind(0))
 
     def get_at(self, key: Any, index: Any = KEEP, default: Any = None, *, idx: Any = KEEP) -> Any:
         """Return the part of an entry that an index selects, or ``default`` if there is no such key.
