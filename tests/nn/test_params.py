@@ -290,7 +290,7 @@ def test_the_state_of_parameters_has_joined_keys_whether_flatten_is_given_or_not
 @pytest.mark.parametrize("wrap", [lambda p: TensorDict({"p": p}), lambda p: lazy_stack([TensorDict({"n": {"p": p}})])])
 @pytest.mark.parametrize("saved", [False, True])
 def test_nested_parameters_are_not_replaced_by_mapped_tensors(tmp_path, wrap, saved):
-    pytest.importorskip("tensordict_memmap")
+    pytest.importorskip("tensordict_memmap", reason="tensordict-memmap is not installed")
     params = TensorDictParams(TensorDict({"a": torch.ones(3)}))
     td = wrap(params)
     with pytest.raises(RuntimeError, match="not trained"):
