@@ -36,7 +36,6 @@ from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import ShapeOp
 from tensordict_core.base.tracing import may_fuse
-from tensordict_core.base.views import ItemsView, ValuesView
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase
 from tensordict_core.containers.combination import CAT, STACK, combined
@@ -234,30 +233,6 @@ class TensorDict(TensorDictBase):
 
     def _items(self) -> Iterable[tuple[str, Any]]:
         return self._entries.items()
-
-    # a dictionary's own view is the fastest where entries are listed as they are
-
-    def values(  # noqa: D102 (documented where it is defined)
-        self,
-        include_nested: bool = False,
-        leaves_only: bool = False,
-        is_leaf: IsLeaf | None = None,
-        sort: bool = False,
-    ) -> ValuesView:
-        if include_nested or leaves_only or sort:
-            return super().values(include_nested, leaves_only, is_leaf, sort)
-        return self._entries.values()  # type: ignore[return-value]  # both are views of values
-
-    def items(  # noqa: D102 (documented where it is defined)
-        self,
-        include_nested: bool = False,
-        leaves_only: bool = False,
-        is_leaf: IsLeaf | None = None,
-        sort: bool = False,
-    ) -> ItemsView:
-        if include_nested or leaves_only or sort:
-            return super().items(include_nested, leaves_only, is_leaf, sort)
-        return self._entries.items()  # type: ignore[return-value]  # both are views of items
 
     def _set(self, key: str, value: Any) -> None:
         self._entries[key] = value
