@@ -9,7 +9,7 @@ which tools that keep only entries, such as checkpointing libraries, keep.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -64,21 +64,26 @@ def put(
         node = _dense_or_lazy(stack)
     meta = node._meta
     inner = meta.batch_size
-    nodes: list[tuple[str, Any]] = []
+    entries: Iterable[tuple[str, Any]] = ()
     if node._is_lazy_stack:
-        nodes = [(str(i), td) for i, td in enumerate(node.tensordicts)]
+        entries = [(str(i), td) for i, td in enumerate(node.tensordicts)]
         _add(out, prefix + STACK_DIM, node.stack_dim)
         inner = inner[: node.stack_dim] + inner[node.stack_dim + 1 :]
     elif not node._is_opaque:
-        nodes = list(node._items())
-    empty = not (nodes or node._is_opaque or (root and not node._is_lazy_stack))
-    _put_meta(meta, out, prefix, sized=empty or meta.batch_size != outer)  # nothing else records an empty node
+        entries = node._items()
+        if not RESERVED.isdisjoint(node._keys()):
+            reserved = next(key for key in node._keys() if key in RESERVED)
+            raise KeyError(f"the key {reserved!r} is reserved in state dicts; rename it first")
+    described = getattr(out, "_metadata", None)
+    if described is not None:
+        _describe(meta, described, prefix)
+    else:
+        holds = node.tensordicts if node._is_lazy_stack else root or node._is_opaque or list(node._keys())
+        _put_meta(meta, out, prefix, sized=not holds or meta.batch_size != outer)  # nothing else records an empty node
     if node._is_opaque:
         _put_opaque(node, out, prefix, keep_vars)
-    for key, value in nodes:
+    for key, value in entries:
         name = prefix + key
-        if key in RESERVED:
-            raise KeyError(f"the key {key!r} is reserved in state dicts; rename it first")
         if type(value) is Tensor or is_leaf_tensor(value):
             if name in out:
                 raise _collision(name)
@@ -93,20 +98,20 @@ def put(
             _add(out, name, nested)
 
 
+def _describe(meta: Meta, described: dict[str, Any], prefix: str) -> None:
+    """Describe a node in the attribute of the state dict."""
+    facts: dict[str, Any] = {"batch_size": meta.batch_size, "device": meta.device}
+    if meta.names is not None:
+        facts["names"] = list(meta.names)
+    described.setdefault(prefix.removesuffix("."), {}).update(facts)
+
+
 def _put_meta(meta: Meta, out: dict[str, Any], prefix: str, *, sized: bool) -> None:
-    """Describe a node: in the attribute of the state dict, or as entries of the caller's dictionary, which has none."""
-    names = None if meta.names is None else list(meta.names)
-    described = getattr(out, "_metadata", None)
-    if described is not None:
-        facts: dict[str, Any] = {"batch_size": meta.batch_size, "device": meta.device}
-        if names is not None:
-            facts["names"] = names
-        described.setdefault(prefix.removesuffix("."), {}).update(facts)
-        return
+    """Describe a node by entries of the caller's dictionary, which has no attribute."""
     if sized:
         _add(out, prefix + BATCH_SIZE, meta.batch_size)
-    if names is not None:
-        _add(out, prefix + NAMES, names)
+    if meta.names is not None:
+        _add(out, prefix + NAMES, list(meta.names))
 
 
 def _put_opaque(node: Any, out: dict[str, Any], prefix: str, keep_vars: bool) -> None:
