@@ -10,11 +10,12 @@ import subprocess
 import time
 
 import pytest
+from tests.memmap.transactions.saves import save_folder
 
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.storage import cleanup, exchange
 from tensordict_memmap.storage.ownership import JOURNAL, manifest_for, read_manifest
-from tensordict_memmap.storage.transaction import recover, save_folder
+from tensordict_memmap.storage.transaction import recover
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 

@@ -13,12 +13,12 @@ import threading
 import time
 
 import pytest
+from tests.memmap.transactions.saves import save_folder
 
 from tensordict_memmap.engine import syscalls as system
-from tensordict_memmap.storage import cleanup, ownership, transaction
+from tensordict_memmap.storage import cleanup, ownership
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.ownership import read_manifest
-from tensordict_memmap.storage.transaction import save_folder
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 
@@ -63,18 +63,18 @@ def test_a_save_killed_before_any_of_its_steps_leaves_a_whole_one(
     monkeypatch.setattr(system, "scatter", lambda folder: True)  # on any file system
     cleanup.remember()
     monkeypatch.chdir(os.path.dirname(target))
-    save_folder = functools.partial(transaction.save_folder, count=1000 if case == "scattered" else 0)
-    save_folder(target, writer(0))
+    save = functools.partial(save_folder, count=1000 if case == "scattered" else 0)
+    save(target, writer(0))
     foreign = hindered(case, target) if case in CASES else ()
     seen = set()
     for step in itertools.count():
         before = found(target, foreign)
-        killed = killed_at(step, lambda: save_folder(target, writer(before + 1)))  # noqa: B023  # called at once
+        killed = killed_at(step, lambda: save(target, writer(before + 1)))  # noqa: B023  # called at once
         after = found(target, foreign)
         seen.add(after - before)
         assert after in (before, before + 1)
         check_foreign(target, foreign)
-        save_folder(target, writer(after + 1))
+        save(target, writer(after + 1))
         assert found(target, foreign) == after + 1
         assert not leftovers(target), "the next save cleans up"
         if not killed:

@@ -9,10 +9,10 @@ import shutil
 import subprocess
 
 import pytest
+from tests.memmap.transactions.saves import save_folder
 
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.storage.manifest import Entry, Manifest
-from tensordict_memmap.storage.transaction import save_folder
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="children are forked and killed")
 

@@ -31,7 +31,7 @@ from tensordict_memmap.saving.options import check_local
 from tensordict_memmap.schema.node import Leaf, plain, show
 from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
-from tensordict_memmap.storage.transaction import save_file
+from tensordict_memmap.storage.transaction import saving
 
 _CHUNK = 4 << 20
 """The bytes that are compared at once, before the blocks in them are."""
@@ -121,9 +121,8 @@ def save_delta_with(
     metadata = pack.metadata([leaf.file for leaf in pack.leaves]) | {DELTA: record.dumps()}
     written = [part for part in parts if part.tensor is not None]
     size = sum(part.form.nbytes for part in written)
-    save_file(
-        target, lambda staged: _write(staged, written, metadata, run), durable=run.durable, existsok=existsok, size=size
-    )
+    with saving(target, is_folder=False, durable=run.durable, existsok=existsok, size=size) as stage:
+        _write(stage.path, written, metadata, run)
     return data
 
 

@@ -25,7 +25,7 @@ from tensordict_memmap.dataset.writer import Writer, write_empty
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.remote.urls import is_remote, local_path
 from tensordict_memmap.storage import transaction
-from tensordict_memmap.storage.manifest import NAME, Manifest
+from tensordict_memmap.storage.manifest import NAME
 
 
 class MemmapDataset:
@@ -124,11 +124,8 @@ class MemmapDataset:
             capacity = slots.slots
             if states:
                 raise ValueError("a ring has rows of one size, and ragged= was passed; pad them, or leave ring out")
-
-        def write(folder: str) -> Manifest:
-            return write_empty(node, folder, capacity, reserve, durable, states, slots)
-
-        transaction.save_folder(root, write, durable=durable, existsok=existsok)
+        with transaction.saving(root, is_folder=True, durable=durable, existsok=existsok) as stage:
+            stage.manifest = write_empty(node, stage.path, capacity, reserve, durable, states, slots)
         return cls.open(root, mode="r+", durable=durable, allow_pickle=True)  # this process wrote the pickles
 
     @classmethod

@@ -38,7 +38,7 @@ from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.ownership import JOURNAL, inside, read_manifest
 from tensordict_memmap.storage.rows_committed import LOCK
 from tensordict_memmap.storage.snapshot import SavedFolder, read_folder
-from tensordict_memmap.storage.transaction import save_file, save_folder
+from tensordict_memmap.storage.transaction import saving
 from tensordict_memmap.tensor.mapping import Mapping
 
 
@@ -90,7 +90,8 @@ def pack_memmap(
     if os.path.commonpath([root, target]) == root:
         raise ValueError(f"{target} is inside {root}, the folder to pack; choose a path outside it")
     method = _method(compression)
-    save_file(target, lambda staged: _write_archive(files, method, compresslevel, staged, Run()))
+    with saving(target, is_folder=False) as stage:
+        _write_archive(files, method, compresslevel, stage.path, Run())
     return Path(archive_path)
 
 
@@ -138,17 +139,14 @@ def unpack_memmap(archive_path: str | os.PathLike[str], prefix: str | os.PathLik
     tensor(3)
     """
     archive = Archive(os.path.abspath(archive_path))
-
-    def write(folder: str) -> Manifest:
+    with saving(prefix, is_folder=True, count=len(archive.members)) as stage:
         for name in archive.members:
-            place = inside(folder, name)
+            place = inside(stage.path, name)
             os.makedirs(os.path.dirname(place), exist_ok=True)
             with open(place, "xb") as out:
                 for block in archive.blocks(name):
                     out.write(block)
-        return Manifest({name: Entry(member.size) for name, member in archive.members.items()})
-
-    save_folder(prefix, write, count=len(archive.members))
+        stage.manifest = Manifest({name: Entry(member.size) for name, member in archive.members.items()})
     return Path(prefix)
 
 

@@ -20,7 +20,7 @@ from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.loading.mapped import take_over
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
-from tensordict_memmap.storage.transaction import check_new, save_file, save_folder
+from tensordict_memmap.storage.transaction import check_new, saving
 
 SHORT = 1 << 26
 """Bytes that are written in milliseconds, so that the garbage collector may wait for it."""
@@ -175,24 +175,17 @@ class SaveJob:
         """Write all files and commit them to the target."""
         writer, options = self.writer, self.writer.options
         run = Run(options.num_threads, options.durable, progress, cancelled)
-
-        def write(staged: str) -> Any:
-            return self.write(staged, run)
-
-        target, durable, existsok, size = writer.path, options.durable, options.existsok, writer.total
-        if not writer.is_folder:
-            save_file(target, write, durable=durable, existsok=existsok, size=size)
-            return
-        save_folder(
-            target,
-            write,
-            durable=durable,
+        with saving(
+            writer.path,
+            is_folder=writer.is_folder,
+            durable=options.durable,
             atomic=options.atomic,
-            existsok=existsok,
-            size=size,
+            existsok=options.existsok,
+            size=writer.total,
             count=writer.count,
             files=() if options.atomic else writer.paths(),
-        )
+        ) as stage:
+            stage.manifest = self.write(stage.path, run)
 
     def write(self, staged: str, run: Run) -> Manifest | None:
         """Write the staged file, or all files into the staging folder, and map them."""

@@ -45,38 +45,6 @@ from tensordict_memmap.storage.staging import (
 )
 
 
-def save_file(
-    target: str | os.PathLike[str],
-    write: Callable[[str], object],
-    *,
-    durable: bool = False,
-    existsok: bool = True,
-    size: int = 1 << 62,
-) -> None:
-    """Replace a file atomically by one that ``write`` writes.
-
-    Args:
-        target: The file. Missing parent folders are created, and a symbolic link is followed.
-        write: A function that is called with the path of an empty file to write to. In a durable save it syncs that
-            file itself.
-        durable: Whether to sync the new file name to disk before the call returns.
-        existsok: Whether an existing file may be replaced.
-        size: The approximate number of bytes to write; see `save_folder`.
-
-    Raises:
-        IsADirectoryError: The target is a folder.
-        RuntimeError: The file exists and ``existsok`` is False.
-        OSError: Writing fails; the earlier file is unchanged.
-
-    >>> import pathlib
-    >>> save_file("greeting.txt", lambda staged: pathlib.Path(staged).write_text("hello"))
-    >>> pathlib.Path("greeting.txt").read_text()
-    'hello'
-    """
-    with _saving_file(target, durable, existsok, size) as staged:
-        write(staged)
-
-
 @contextlib.contextmanager
 def _saving_file(target: str | os.PathLike[str], durable: bool, existsok: bool, size: int) -> Iterator[str]:
     path = os.path.realpath(target)
@@ -114,26 +82,29 @@ def _blocks_kept(path: str) -> Iterator[None]:
             cleanup.later(path, earlier.close)
 
 
-def save_folder(
+@contextlib.contextmanager
+def saving(
     target: str | os.PathLike[str],
-    write: Callable[[str], Manifest],
     *,
+    is_folder: bool,
     durable: bool = False,
     atomic: bool = True,
     existsok: bool = True,
     size: int = 1 << 62,
     count: int = 0,
     files: Iterable[str] = (),
-) -> Manifest:
-    """Replace the save in a folder atomically by one that ``write`` writes.
+) -> Iterator[Stage]:
+    """Yield a staged file or folder, which replaces the target at the end of the block unless that raises.
+
+    The block writes the staged file, or files into the staged folder, whose ``manifest`` it sets. In a durable save it
+    syncs these files itself.
 
     Args:
-        target: The folder. Missing parent folders are created, and a symbolic link is followed.
-        write: A function that is called with a folder to write files into; returns their manifest. In a durable save it
-            syncs its files itself.
-        durable: Whether to sync the save to disk before the call returns.
-        atomic: False overwrites files in place, which keeps inodes for processes that share live mappings. If such a
-            save is interrupted, the manifest marks the folder as incomplete.
+        target: The file or folder. Missing parent folders are created, and a symbolic link is followed.
+        is_folder: Whether the target is a folder.
+        durable: Whether to sync the save, or the name of the new file, to disk before the block ends.
+        atomic: False overwrites the files of a folder in place, which keeps inodes for processes that share live
+            mappings. If such a save is interrupted, the manifest marks the folder as incomplete.
         existsok: Whether an earlier save may be replaced; if False, only one of several concurrent saves succeeds.
         size: The approximate number of bytes to write. If the disk has room for them, the save does not wait for the
             removal of an earlier one. The default always waits.
@@ -141,54 +112,30 @@ def save_folder(
         files: The paths to write, for ``atomic=False``. The manifest lists them before they are written, so that the
             files of an interrupted save are owned by it.
 
-    Returns:
-        The manifest.
-
     Raises:
-        RuntimeError: The folder is not empty and ``existsok`` is False.
-        OSError: Writing fails; the earlier content is unchanged.
+        IsADirectoryError: A folder has the name of the file.
+        FileExistsError: A file has the name of the folder.
+        RuntimeError: The file exists, or the folder is not empty, and ``existsok`` is False.
+        OSError: Writing fails; the earlier save is unchanged.
 
-    >>> def write(folder):
-    ...     with open(os.path.join(folder, "x"), "wb") as file:
-    ...         return Manifest({"x": Entry(file.write(b"data"))})
-    >>> saved = save_folder("somewhere", write)
-    >>> sorted(os.listdir("somewhere"))
-    ['tensordict.manifest.json', 'x']
-    """
-    if not atomic:
-        with _prepared(target, durable, size, None) as (path, _):
-            manifest = _overwrite(path, write, durable, files)
-        _update_ancestors(path, manifest, durable)
-        return manifest
-    with saving(target, is_folder=True, durable=durable, existsok=existsok, size=size, count=count) as stage:
-        stage.manifest = write(stage.path)
-    return stage.manifest
-
-
-@contextlib.contextmanager
-def saving(
-    target: str | os.PathLike[str],
-    *,
-    is_folder: bool,
-    durable: bool = False,
-    existsok: bool = True,
-    size: int = 1 << 62,
-    count: int = 0,
-) -> Iterator[Stage]:
-    """Yield a staged file or folder, which replaces the target at the end of the block unless that raises.
-
-    The block sets the ``manifest`` of a folder; for the other arguments see `save_folder`.
+    >>> with saving("greeting.txt", is_folder=False) as stage, open(stage.path, "w") as file:
+    ...     _ = file.write("hello")
+    >>> with saving("somewhere", is_folder=True) as stage, open(os.path.join(stage.path, "x"), "wb") as file:
+    ...     stage.manifest = Manifest({"x": Entry(file.write(b"data"))})
+    >>> os.path.getsize("greeting.txt"), sorted(os.listdir("somewhere"))
+    (5, ['tensordict.manifest.json', 'x'])
     """
     if not is_folder:
         with _saving_file(target, durable, existsok, size) as staged:
             yield Stage(staged, None)
         return
-    if not existsok:
+    if atomic and not existsok:
         check_new(os.path.realpath(target))
-    with _prepared(target, durable, size, count) as (path, stage):
-        assert stage is not None
-        with _committed(stage, path, durable, existsok):
-            yield stage
+    with (
+        _prepared(target, durable, size, count if atomic else None) as (path, stage),
+        _committed(stage, path, durable, existsok) if atomic else _overwritten(stage, durable, files),
+    ):
+        yield stage
     assert stage.manifest is not None
     _update_ancestors(path, stage.manifest, durable)
 
@@ -196,8 +143,8 @@ def saving(
 @contextlib.contextmanager
 def _prepared(
     target: str | os.PathLike[str], durable: bool, size: int, count: int | None
-) -> Iterator[tuple[str, Stage | None]]:
-    """Recover the target, and yield its path and a staging folder for some files; without a count there is none."""
+) -> Iterator[tuple[str, Stage]]:
+    """Recover the target, and yield its path and a staging folder for some files, or itself if there is no count."""
     path = os.path.realpath(target)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise FileExistsError(errno.EEXIST, "a file has the name of the folder to save to; remove it first", path)
@@ -206,7 +153,7 @@ def _prepared(
         with locks.locked(path):
             journal.redo(path)
             _remove_abandoned(path)
-            stage = None if count is None else _new_stage(path, count)
+            stage = Stage(path, None) if count is None else _new_stage(path, count)
         yield path, stage
 
 
@@ -433,8 +380,10 @@ def _check_depth_above(target: str, manifest: Manifest) -> None:
             )
 
 
-def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, files: Iterable[str]) -> Manifest:
-    """Overwrite files in place; meanwhile the manifest marks the save as incomplete."""
+@contextlib.contextmanager
+def _overwritten(stage: Stage, durable: bool, files: Iterable[str]) -> Iterator[None]:
+    """Mark a save as incomplete in its manifest while the block overwrites its files in place."""
+    target = stage.path
     os.makedirs(target, exist_ok=True)
     path = os.path.join(target, NAME)
     stale = ownership.owned_or_listed_above(target)
@@ -450,13 +399,14 @@ def _overwrite(target: str, write: Callable[[str], Manifest], durable: bool, fil
     earlier.complete = False
     with locks.locked(target):
         replace_file(path, earlier.dumps(), durable=durable)
-    manifest = write(target)
+    yield
+    manifest = stage.manifest
+    assert manifest is not None
     ownership.remove_files(target, stale - {*manifest.files, NAME})
     if durable:
         ownership.sync_folders(target, manifest.files)
     with locks.locked(target):
         replace_file(path, manifest.dumps(), durable=durable)
-    return manifest
 
 
 def _update_ancestors(target: str, manifest: Manifest, durable: bool) -> None:
