@@ -2,7 +2,8 @@
 
 Every round runs ours, the reference and the plain version of a row one after another, a few milliseconds each. Times
 are CPU times of this thread, so that other work on the machine is not counted; a time is the median over the rounds, a
-ratio the median of the ratios of the rounds. ``--grow`` prints ratios by the number of leaves and levels.
+ratio the median of the ratios of the rounds. ``--grow`` prints ratios by the number of leaves and levels, ``--times``
+prints times too.
 """
 
 from __future__ import annotations
@@ -88,36 +89,41 @@ def mean(ratios: list[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def table(chosen: list[Operation], pair: Pair, rounds: int, seconds: float) -> list[float]:
-    """Prints a row for each operation, and returns the speedups over the reference."""
-    print("| operation | ours, µs | reference, µs | plain, µs | reference / ours | ours / plain |")
-    print("|---|---:|---:|---:|---:|---:|")
-    gains = []
-    for operation in chosen:
-        row = measure(operation, pair, rounds, seconds)
-        gains.append(row.gain)
-        plain, over = ("", "") if row.plain is None else (f"{row.plain:.2f}", f"{row.over_plain:.2f}")
-        cells = [f"{row.ours:.2f}", f"{row.reference:.2f}", plain, f"{row.gain:.2f}", over]
-        print(f"| {operation.name} | {' | '.join(cells)} |", flush=True)
-    return gains
+def ratio(value: float | None) -> str:
+    """Formats a number of a cell, which is empty without a plain version."""
+    return "" if value is None else f"{value:.2f}"
+
+
+def table(chosen: list[Operation], pair: Pair, rounds: int, seconds: float, times: bool) -> None:
+    """Prints a row for each operation, the highest speedup over the reference first."""
+    found = [(operation.name, measure(operation, pair, rounds, seconds)) for operation in chosen]
+    print("| operation | reference / ours | ours / plain |" + (" ours, µs | reference, µs | plain, µs |" if times else ""))
+    print("|---|---:|---:|" + ("---:|---:|---:|" if times else ""))
+    for name, row in sorted(found, key=lambda item: -item[1].gain):
+        cells = [ratio(row.gain), ratio(row.over_plain)]
+        if times:
+            cells += [ratio(row.ours), ratio(row.reference), ratio(row.plain)]
+        print(f"| {name} | {' | '.join(cells)} |")
+    gains = [row.gain for _, row in found]
+    print(f"\nGeometric mean of reference / ours: {mean(gains):.2f}. Leaves of {ROWS} x {COLUMNS}.")
 
 
 def growth(chosen: list[Operation], rounds: int, seconds: float) -> None:
-    """Prints reference / ours, and ours / plain, for each number of leaves and of levels."""
+    """Prints reference / ours and ours / plain for each number of leaves and of levels, and their geometric means."""
     sizes = [(leaves, 1) for leaves in LEAVES] + [(10, depth) for depth in DEPTHS[1:]]
     pairs = [operands(*size) for size in sizes]
     heads = [f"{leaves:,} x {depth}" for leaves, depth in sizes]
     print(f"| leaves x levels: reference / ours, ours / plain | {' | '.join(heads)} |")
     print("|---|" + "---:|" * len(heads))
-    gains: list[list[float]] = [[] for _ in sizes]
+    columns: list[list[Row]] = [[] for _ in sizes]
     for operation in chosen:
-        cells = []
-        for pair, column in zip(pairs, gains, strict=True):
-            row = measure(operation, pair, rounds, seconds)
-            column.append(row.gain)
-            cells.append(f"{row.gain:.2f}, " + ("" if row.over_plain is None else f"{row.over_plain:.2f}"))
+        for pair, column in zip(pairs, columns, strict=True):
+            column.append(measure(operation, pair, rounds, seconds))
+        cells = [f"{ratio(column[-1].gain)}, {ratio(column[-1].over_plain)}" for column in columns]
         print(f"| {operation.name} | {' | '.join(cells)} |", flush=True)
-    print(f"| geometric mean | {' | '.join(f'{mean(column):.2f}' for column in gains)} |")
+    gains = [mean([row.gain for row in column]) for column in columns]
+    over = [mean([row.over_plain for row in column if row.over_plain]) for column in columns]
+    print(f"| geometric mean | {' | '.join(map('{:.2f}, {:.2f}'.format, gains, over))} |")
 
 
 def main() -> None:
@@ -128,14 +134,15 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=1, help="the number of levels")
     parser.add_argument("--only", default="", help="run only rows with these names, separated by commas")
     parser.add_argument("--grow", action="store_true", help="print ratios by the number of leaves and levels")
+    parser.add_argument("--times", action="store_true", help="print times in microseconds too")
     options = parser.parse_args()
     names = {name.strip() for name in options.only.split(",") if name.strip()}
     chosen = [operation for operation in OPERATIONS if not names or operation.name in names]
     if options.grow:
         growth([operation for operation in chosen if operation.grows], options.rounds, options.seconds)
     else:
-        gains = table(chosen, operands(options.leaves, options.depth), options.rounds, options.seconds)
-        print(f"\nGeometric mean of reference / ours: {mean(gains):.2f}. Leaves of {ROWS} x {COLUMNS}.")
+        pair = operands(options.leaves, options.depth)
+        table(chosen, pair, options.rounds, options.seconds, options.times)
     print(f"Medians of {options.rounds} rounds, Python {platform.python_version()}, torch {torch.__version__}.")
 
 

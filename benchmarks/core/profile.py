@@ -180,22 +180,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--leaves", type=int, default=10)
     options = parser.parse_args()
-    print("| operation | total, µs | torch calls | overhead | plain loop | overhead per leaf |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print("| operation | torch calls / total | total / plain loop | overhead per leaf, µs |")
+    print("|---|---:|---:|---:|")
     for part in parts(options.leaves):
         timers = [Timer(run, timer=time.thread_time) for run in (part.whole, part.plain, part.calls)]
         whole, plain, calls = map(median, interleaved(timers, options.rounds, 0.002))
-        rest = whole - calls
-        print(
-            f"| `{part.name}` | {whole:.1f} | {calls:.1f} | {rest:.1f} | {plain:.1f} | {rest / options.leaves:.2f} |",
-            flush=True,
-        )
-    print("\n| task | code | µs | faster code | µs |")
-    print("|---|---|---:|---|---:|")
+        overhead = (whole - calls) / options.leaves
+        print(f"| `{part.name}` | {calls / whole:.2f} | {whole / plain:.2f} | {overhead:.2f} |", flush=True)
+    print("\n| task | code | faster code | times as fast |")
+    print("|---|---|---|---:|")
     for way in ways(options.leaves):
         timers = [Timer(run, timer=time.thread_time) for run in (way.run_slow, way.run_fast)]
         slow, fast = map(median, interleaved(timers, options.rounds, 0.002))
-        print(f"| {way.task} | {way.slow} | {slow:,.1f} | {way.fast} | {fast:,.1f} |", flush=True)
+        print(f"| {way.task} | {way.slow} | {way.fast} | {slow / fast:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

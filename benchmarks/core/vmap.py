@@ -52,13 +52,13 @@ def main() -> None:
         print(f"torch._functorch.vmap.{name} is of the module {function.__module__}")
     ours, theirs = Operands(tensordict_core), Operands(reference)
     sources = [ours.flat, theirs.flat, ours.source]
-    print("\n| vmap of | ours, µs | reference, µs | plain, µs |\n|---|---:|---:|---:|")
+    print("\n| vmap of | reference / ours | plain / ours |\n|---|---:|---:|")
     for what, functions in (("replaced functions", REPLACED), ("torch's own", {name: OWN[name] for name in REPLACED})):
         for name, function in functions.items():
             setattr(torch_vmap, name, function)
         for label, mapped in (("a sum", add), ("the identity", identity)):
-            cells = " | ".join(f"{cell:.0f}" for cell in row(mapped, sources, rounds))
-            print(f"| {label}, {what} | {cells} |")
+            mine, *others = row(mapped, sources, rounds)
+            print(f"| {label}, {what} | {' | '.join(f'{other / mine:.2f}' for other in others)} |")
     print(f"\nTen leaves of {ROWS} rows; medians of {rounds} rounds, torch {torch.__version__}.")
 
 

@@ -457,7 +457,7 @@ class Node:
         return out
 
     def _pairs(self, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
-        """Return the matched leaves of two flat nodes of plain tensors; ``None`` for other nodes.
+        """Return the matched leaves of two trees of plain tensors; ``None`` for others.
 
         A fast path for the usual operands: ``_align`` takes as long as an addition.
         """

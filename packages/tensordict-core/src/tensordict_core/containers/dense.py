@@ -263,13 +263,13 @@ class TensorDict(TensorDictBase):
             return None
         get = theirs.get
         operands: list[Any] = [get(key) for key in mine]
+        leaves: list[Any] = list(mine.values())
         for value in operands:
             if type(value) is not Tensor:
-                return None
-        leaves = list(mine.values())
+                return _nested_pairs(leaves, operands)
         for value in leaves:
             if type(value) is not Tensor:
-                return None
+                return _nested_pairs(leaves, operands)
         return leaves, operands
 
     def _plan_write(self, index: Index | None, source: Any, plan: WritePlan, prefix: tuple[str, ...]) -> None:
@@ -462,6 +462,22 @@ def _copies(tensors: list[Tensor]) -> Sequence[Tensor]:
         except RuntimeError:  # it refuses integers together with tensors that require gradients
             pass
     return [torch.clone(tensor) for tensor in tensors]
+
+
+def _nested_pairs(left: Iterable[Any], right: Iterable[Any]) -> tuple[list[Tensor], list[Tensor]] | None:
+    """Return the leaves of matched entries; ``None`` unless all are plain tensors or tensordicts of these."""
+    leaves: list[Tensor] = []
+    operands: list[Tensor] = []
+    for mine, theirs in zip(left, right, strict=True):
+        if type(mine) is Tensor and type(theirs) is Tensor:
+            leaves.append(mine)
+            operands.append(theirs)
+        elif type(mine) is type(theirs) is TensorDict and (pairs := mine._pairs(theirs)) is not None and pairs[0]:
+            leaves += pairs[0]
+            operands += pairs[1]
+        else:
+            return None
+    return leaves, operands
 
 
 containers.dense = TensorDict
