@@ -36,19 +36,19 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
                 return self._rebuild(map(function, *pairs), broadcast_how(self, other, UNLOCKED))
         if other is None or isinstance(other, str):
             return NotImplemented
-        if name in ("__eq__", "__ne__"):
-            if isinstance(other, dict):
-                other = containers.dense(other, batch_size=None if self._lazy_stack is None else self._meta.batch_size)
-            if isinstance(other, Node):
-                self, other = _alike(self, other)
+        if name in ("__eq__", "__ne__") and isinstance(other, dict):
+            other = containers.dense(other, batch_size=None if self._lazy_stack is None else self._meta.batch_size)
+        has_values = isinstance(other, Node) and (_has_values(self) or _has_values(other))
+        if has_values and name in ("__eq__", "__ne__"):
+            self, other = _alike(self, other)
         self, other = spread(self, other)
         leaves = self._leaves()
         operands, scalar = match(name, self, leaves, other)
-        if isinstance(other, Node):
+        if has_values:
             _check_values(self, other)
         how = broadcast_how(self, other, UNLOCKED)
         result = self._rebuild(map(function, leaves, repeat(operands) if scalar else operands), how)
-        if isinstance(other, Node) and name in ("__eq__", "__ne__"):
+        if has_values and name in ("__eq__", "__ne__"):
             _compare_values(result, self, other, name == "__eq__")
         return result
 
@@ -101,6 +101,18 @@ def _replaced(td: Any, entries: dict[str, Any]) -> Any:
     for key, entry in entries.items():
         result._set(key, entry)
     return result
+
+
+def _has_values(node: Any) -> bool:
+    """Return whether a tree may have entries without leaves: non-tensor data, or empty tensordicts."""
+    if node._is_opaque or node._lazy_stack is not None:
+        return True
+    empty = True
+    for _, entry in node._peek_items():
+        if type(entry) is not Tensor and isinstance(entry, Node) and _has_values(entry):
+            return True
+        empty = False
+    return empty
 
 
 def _value_paths(node: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

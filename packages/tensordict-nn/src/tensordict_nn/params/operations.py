@@ -101,14 +101,29 @@ def _tied(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def pairs_of_leaves(params: Any, other: Any) -> tuple[list[Tensor], list[Tensor]] | None:
-    """Return the matched leaves of parameters and another flat node; ``None`` if one is nested or changes its reads."""
+    """Return the matched leaves of parameters and another node; ``None`` if one has values or changes its reads."""
     is_plain = type(other._entries) is dict or (isinstance(other, type(params)) and not other._get_hooks)
-    if params._get_hooks or params._modules or params._values or not is_plain:
+    if params._get_hooks or params._values or not is_plain:
         return None
     mine, theirs = dict(params._items()), dict(other._items())
-    if mine.keys() != theirs.keys() or any([isinstance(value, TensorCollection) for value in theirs.values()]):
+    if mine.keys() != theirs.keys():
         return None
-    return list(mine.values()), [theirs[key] for key in mine]
+    leaves: list[Tensor] = []
+    operands: list[Tensor] = []
+    for key, value in mine.items():
+        operand = theirs[key]
+        if isinstance(value, type(params)) and isinstance(operand, TensorCollection):
+            pairs = pairs_of_leaves(value, operand)
+            if pairs is None or not pairs[0]:
+                return None
+            leaves += pairs[0]
+            operands += pairs[1]
+        elif isinstance(value, TensorCollection) or isinstance(operand, TensorCollection):
+            return None
+        else:
+            leaves.append(value)
+            operands.append(operand)
+    return leaves, operands
 
 
 def plan_write(params: Any, index: Index | None, source: Any, plan: Any, prefix: tuple[str, ...]) -> None:

@@ -279,7 +279,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         if self._locked and not plan.inplace:
             raise errors.locked("update()")
         for td, part in zip(self.tensordicts, parts, strict=True):
-            td._plan_update(part, plan, prefix)
+            td._plan_source(part, plan, prefix)
 
     def _plan_partial_nodes(self: Any, source: dict[Any, Any], plan: UpdatePlan, prefix: tuple[str, ...]) -> Any:
         """Plan the updates of nested tensordicts that only some elements have, which keep them; return the others."""
