@@ -97,8 +97,9 @@ def ratio(value: float | None) -> str:
 def table(chosen: list[Operation], pair: Pair, rounds: int, seconds: float, times: bool) -> None:
     """Prints a row for each operation, the highest speedup over the reference first."""
     found = [(operation.name, measure(operation, pair, rounds, seconds)) for operation in chosen]
-    print("| operation | reference / ours | ours / plain |" + (" ours, µs | reference, µs | plain, µs |" if times else ""))
-    print("|---|---:|---:|" + ("---:|---:|---:|" if times else ""))
+    heads = ["reference / ours", "ours / plain", *(["ours, µs", "reference, µs", "plain, µs"] if times else [])]
+    print(f"| operation | {' | '.join(heads)} |")
+    print("|---|" + "---:|" * len(heads))
     for name, row in sorted(found, key=lambda item: -item[1].gain):
         cells = [ratio(row.gain), ratio(row.over_plain)]
         if times:
