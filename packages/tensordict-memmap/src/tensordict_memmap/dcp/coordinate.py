@@ -27,9 +27,9 @@ from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.distributed.plan import ShardPlan, pack
 from tensordict_memmap.distributed.save import make_files, saving_layout
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.saving.tree import TreeFile
 from tensordict_memmap.storage.transaction import Stage
 
 _ROOM, _ROOM_AT_LEAST = 64, 4096
@@ -84,7 +84,7 @@ class Coordinator:
         layout = form.layout(self._ordered(form), self._save_id)
         if described is None and self._held.lists:
             text = lists.encode()
-            layout.whole.append(FileWrite(LISTS_FILE, [FileRange(LISTS_FILE, text)], len(text)))
+            layout.whole.append(TreeFile(LISTS_FILE, [FileRange(LISTS_FILE, text)], len(text)))
         return form, layout
 
     def _ordered(self, form: Format) -> Assignment:

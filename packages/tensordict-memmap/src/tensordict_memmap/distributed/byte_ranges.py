@@ -32,8 +32,10 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True)
 class _Runs:
-    """Ranges of one length whose bytes follow each other in memory."""
+    """Ranges of one length whose bytes follow each other in memory, and the span of the file that they are in."""
 
+    start: int
+    end: int
     offsets: np.ndarray
     size: int
     tensor: torch.Tensor
@@ -57,35 +59,28 @@ class ByteRanges:
     """
 
     parts: list[_Runs] = field(default_factory=list)
-    _spans: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, offset: int, source: torch.Tensor) -> None:
         """Add values that are consecutive in the file."""
-        nbytes = source.numel() * source.element_size()
-        self._add(_Runs(np.array([offset], dtype=np.int64), nbytes, source), offset, offset + nbytes)
+        end = offset + source.nbytes
+        self.parts.append(_Runs(offset, end, np.array([offset], dtype=np.int64), source.nbytes, source))
 
     def add_scattered(self, part: Scattered) -> None:
         """Add values that are runs in the file."""
         outer, run = part.run()
         offsets = np.array(run_offsets(part, outer, 0, part.nbytes // run), dtype=np.int64)
-        self._add(_Runs(offsets, run, part.tensor), int(offsets[0]), int(offsets[-1]) + run)
-
-    def _add(self, runs: _Runs, start: int, end: int) -> None:
-        self.parts.append(runs)
-        self._spans.append((start, end))
+        self.parts.append(_Runs(int(offsets[0]), int(offsets[-1]) + run, offsets, run, part.tensor))
 
     def sort(self) -> None:
         """Sort the ranges by their starts, once all were added."""
-        order = sorted(range(len(self.parts)), key=self._spans.__getitem__)
-        self.parts = [self.parts[number] for number in order]
-        self._spans = [self._spans[number] for number in order]
+        self.parts.sort(key=lambda runs: (runs.start, runs.end))
 
     def counts(self, bounds: Sequence[int]) -> list[int]:
         """Return the number of bytes in each span between consecutive bounds."""
         found = [0] * (len(bounds) - 1)
-        for runs, (first, last) in zip(self.parts, self._spans, strict=True):
-            low = max(bisect.bisect_right(bounds, first) - 1, 0)
-            high = min(bisect.bisect_left(bounds, last), len(found))
+        for runs in self.parts:
+            low = max(bisect.bisect_right(bounds, runs.start) - 1, 0)
+            high = min(bisect.bisect_left(bounds, runs.end), len(found))
             for number in range(low, high):
                 start, end = bounds[number], bounds[number + 1]
                 inside = np.minimum(runs.offsets + runs.size, end) - np.maximum(runs.offsets, start)
@@ -94,9 +89,9 @@ class ByteRanges:
 
     def _within(self, start: int, end: int) -> Iterator[tuple[_Runs, np.ndarray, np.ndarray, np.ndarray]]:
         """Yield the runs that reach into a span, with their numbers and where they begin and end in it."""
-        last = bisect.bisect_left(self._spans, (end,))
-        for runs, (_, stop) in zip(self.parts[:last], self._spans[:last], strict=True):
-            if stop > start:
+        last = bisect.bisect_left(self.parts, end, key=lambda runs: runs.start)
+        for runs in self.parts[:last]:
+            if runs.end > start:
                 first = max(int(np.searchsorted(runs.offsets, start, side="right")) - 1, 0)
                 numbers = np.arange(first, int(np.searchsorted(runs.offsets, end, side="left")))
                 offsets = runs.offsets[numbers]

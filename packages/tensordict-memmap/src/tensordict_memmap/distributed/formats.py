@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod
@@ -20,7 +19,7 @@ from tensordict_memmap.formats.safetensors.describe import describe
 from tensordict_memmap.formats.safetensors.header import ENDING, INDEX_ENDING, Form
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.options import SaveOptions
-from tensordict_memmap.saving.tree import TreeFile, escaped_names, leaf_files, link_file, node_files
+from tensordict_memmap.saving.tree import escaped_names, leaf_files, link_file, node_files
 from tensordict_memmap.schema.node import Leaf, Path, leaves, nodes
 from tensordict_memmap.storage.header_checksums import write_checksums
 from tensordict_memmap.storage.manifest import Entry, Manifest
@@ -137,19 +136,16 @@ class _Tree(Format):
         for share in assignment.shares:
             for tensor in share.column.nonzero()[0].tolist():
                 writers[tensor] += 1
-        made = Layout(
+        small = [file for node in nodes(self.schema) for file in node_files(node)]
+        small += [file for leaf in self.leaves if leaf.layout != "strided" for file in leaf_files(leaf)]
+        return Layout(
             [leaf.file for leaf in self.stored],
             [leaf.nbytes for leaf in self.stored],
             list(range(len(self.stored))),
             [0] * len(self.stored),
+            whole=small,
             owned={number for number, count in enumerate(writers) if count == 1},
         )
-        made.whole = [FileWrite(file.path, file.ranges, file.size, key=file.key) for file in self._small_files()]
-        return made
-
-    def _small_files(self) -> list[TreeFile]:
-        found = [file for node in nodes(self.schema) for file in node_files(node)]
-        return found + [file for leaf in self.leaves if leaf.layout != "strided" for file in leaf_files(leaf)]
 
     def manifest(
         self, staged: str | None, layout: Layout, save_id: str, *, durable: bool, checksums: Sequence[str] = ()
@@ -159,7 +155,7 @@ class _Tree(Format):
             for path, checksum in zip(layout.files, checksums, strict=True):
                 manifest.files[path] = Entry(manifest.files[path].size, checksum)
             for file in layout.whole:
-                manifest.files[os.fspath(file.path)] = Entry(file.size or 0, checksum_of(content_of(file)))
+                manifest.files[file.path] = Entry(file.size, checksum_of(content_of(file)))
         manifest.names = escaped_names(self.schema)
         for leaf in self.leaves:
             if leaf.alias is not None and leaf.nbytes:
@@ -173,15 +169,13 @@ class _Tree(Format):
 def list_files(layout: Layout, save_id: str) -> Manifest:
     """Return the manifest of the files of a layout."""
     entries = {path: Entry(size) for path, size in zip(layout.files, layout.sizes, strict=True)}
-    entries |= {os.fspath(file.path): Entry(file.size or 0) for file in layout.whole}
+    entries |= {file.path: Entry(file.size) for file in layout.whole}
     return Manifest(entries, save_id=save_id)
 
 
 def whole_writes(folder: str, layout: Layout) -> list[FileWrite]:
     """Return the files that the coordinator writes alone."""
-    return [
-        FileWrite(path_in(folder, os.fspath(file.path)), file.ranges, file.size, key=file.key) for file in layout.whole
-    ]
+    return [FileWrite(f"{folder}/{file.path}", file.ranges, file.size, key=file.key) for file in layout.whole]
 
 
 def format_of(held: LocalParts, path: str, options: SaveOptions) -> Format:

@@ -15,9 +15,9 @@ import torch
 
 from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.safetensors.header import INDEX_NAME, SAVE_ID, Form, dump_header, ranks
-from tensordict_memmap.saving.safetensors import shard_names, split
+from tensordict_memmap.saving.safetensors import shard_index, shard_names, split
+from tensordict_memmap.saving.tree import TreeFile
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums
 
@@ -41,7 +41,7 @@ class Layout:
     file_of: list[int]
     offsets: list[int]
     texts: dict[str, bytes] = field(default_factory=dict)
-    whole: list[FileWrite] = field(default_factory=list)
+    whole: list[TreeFile] = field(default_factory=list)
     owned: set[int] = field(default_factory=set)
 
     def dumps(self) -> bytes:
@@ -75,11 +75,10 @@ def path_in(folder: str, path: str) -> str:
     return f"{folder}/{path}" if path else folder
 
 
-def content_of(file: FileWrite) -> bytes:
+def content_of(file: TreeFile) -> bytes:
     """Return the bytes of a file that the coordinator writes alone."""
-    block = np.zeros(file.size or 0, dtype=np.uint8)
+    block = np.zeros(file.size, dtype=np.uint8)
     for part in file.ranges:
-        assert isinstance(part, FileRange)
         source = part.source
         data = as_bytes(source).numpy() if isinstance(source, torch.Tensor) else np.frombuffer(source, dtype=np.uint8)
         block[part.offset : part.offset + len(data)] = data
@@ -130,8 +129,6 @@ def packed_layout(
         made.sizes.append(len(header) + (ends[-1] if ends else 0))
         made.texts[path] = header
     if len(paths) > 1:
-        places = {names[n]: path for path, group in zip(paths, groups, strict=True) for n in group}
-        record = {"metadata": {"total_size": sum(sizes), SAVE_ID: save_id}, "weight_map": places}
-        index = orjson.dumps(record)
-        made.whole.append(FileWrite(INDEX_NAME, [FileRange("the index", index)], len(index)))
+        index = shard_index(names, paths, groups, sum(sizes), save_id)
+        made.whole.append(TreeFile(INDEX_NAME, [FileRange("the index", index)], len(index)))
     return made

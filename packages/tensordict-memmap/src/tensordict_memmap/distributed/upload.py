@@ -8,10 +8,10 @@ completes all uploads when every rank has succeeded, or aborts them.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,11 @@ from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.distributed.rendezvous import Link
 from tensordict_memmap.distributed.write import ranges_of
 from tensordict_memmap.engine.sources import Scattered
-from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.remote.multipart import Multipart, part_size
 from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.saving.job import Run
+from tensordict_memmap.saving.tree import TreeFile
 from tensordict_memmap.schema.node import Path
 from tensordict_memmap.storage.manifest import Manifest
 
@@ -56,15 +56,15 @@ class UploadPlan:
         self.files = list(files)
         self.sizes = list(sizes)
         self.uploads = list(uploads)
-        self.parts: list[tuple[int, int, int, int]] = []
-        for file, size in enumerate(sizes):
-            step = part_size(size)
-            for number, start in enumerate(range(0, max(size, 1), step), 1):
-                self.parts.append((file, number, start, min(start + step, size)))
+        self.parts = [
+            (file, number, start, end)
+            for file in range(len(files))
+            for number, (start, end) in enumerate(pairwise(self.bounds(file)), 1)
+        ]
 
     def bounds(self, file: int) -> list[int]:
         """Return where the parts of a file start, and where the last one ends."""
-        return [*range(0, self.sizes[file], part_size(self.sizes[file])), self.sizes[file]]
+        return [*range(0, max(self.sizes[file], 1), part_size(self.sizes[file])), self.sizes[file]]
 
 
 def bytes_of_share(
@@ -83,14 +83,11 @@ def bytes_of_share(
             text = layout.texts.get(path, b"")
             if text:
                 found[number].add(0, torch.frombuffer(bytearray(text), dtype=torch.uint8))
-    for tensor in np.flatnonzero(share.column).tolist():
-        ranges = found[layout.file_of[tensor]]
-        offset = layout.offsets[tensor]
-        for one in ranges_of(share, tensor, keys[tensor], shapes[tensor], parts[tensor], offset):
-            if isinstance(one, Scattered):
-                ranges.add_scattered(one)
-            else:
-                ranges.add(one[0], one[1])
+    for file, one in ranges_of(layout, share, keys, shapes, parts):
+        if isinstance(one, Scattered):
+            found[file].add_scattered(one)
+        else:
+            found[file].add(one.offset, one.view)
     for ranges in found:
         ranges.sort()
     return found
@@ -107,7 +104,7 @@ def exchange(link: Link, plan: UploadPlan, make: Callable[[], Sequence[ByteRange
 
     def count() -> bytes:
         ranges = make()
-        counts = [n for file in range(len(plan.files)) for n in _counts(plan, ranges, file)]
+        counts = [n for file, one in enumerate(ranges) for n in one.counts(plan.bounds(file))]
         return pack(np.array(counts, dtype=np.int64).tobytes())
 
     found = gather(link, count)
@@ -117,10 +114,6 @@ def exchange(link: Link, plan: UploadPlan, make: Callable[[], Sequence[ByteRange
         scatter(link, [pack(table.tobytes())] * link.team.size)
         return table
     return np.frombuffer(unpack(receive(link))[0], dtype=np.int64).reshape(-1, link.team.size)
-
-
-def _counts(plan: UploadPlan, ranges: Sequence[ByteRanges], file: int) -> list[int]:
-    return ranges[file].counts(plan.bounds(file)) if plan.sizes[file] else [0]
 
 
 def upload_share(
@@ -232,14 +225,14 @@ class Target:
         plan = self.plan
         return {"url": self.store.url, "files": plan.files, "sizes": plan.sizes, "uploads": plan.uploads}
 
-    def complete(self, found: Sequence[bytes], whole: Sequence[FileWrite], manifest: Manifest | None) -> None:
+    def complete(self, found: Sequence[bytes], whole: Sequence[TreeFile], manifest: Manifest | None) -> None:
         """Complete the uploads of all ranks, write the other files, and make the save the current one."""
         tags: dict[int, dict[int, str]] = {}
         for message in found:
             for file, number, tag in orjson.loads(message):
                 tags.setdefault(file, {})[number] = tag
         for file in whole:
-            self.store.write(self.start + os.fspath(file.path), content_of(file))
+            self.store.write(self.start + file.path, content_of(file))
         for number, upload in enumerate(self.plan.uploads):
             if upload:
                 self.calls.complete(self.plan.files[number], upload, tags.get(number, {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,28 +43,24 @@ def writes_of(
         parts: The parts of each tensor that the rank holds.
         maps: Whether threads may copy into mappings of files that several ranks write.
     """
-    found: dict[int, list[tuple[int, Path, torch.Tensor, int]]] = {}
+    found: dict[int, list[Consecutive]] = {}
     scattered: dict[int, list[FileRange | Scattered]] = {}
-    for tensor in np.flatnonzero(share.column).tolist():
-        file = layout.file_of[tensor]
-        for box in share.boxes(tensor):
-            view = held_view(parts[tensor], box, keys[tensor])
-            one = _range_of(keys[tensor], view, box, shapes[tensor], layout.offsets[tensor])
-            if isinstance(one, Scattered):
-                scattered.setdefault(file, []).extend(_long_runs(one))
-            else:
-                found.setdefault(file, []).append(one)
+    for file, one in ranges_of(layout, share, keys, shapes, parts):
+        if isinstance(one, Scattered):
+            scattered.setdefault(file, []).extend(_long_runs(one))
+        else:
+            found.setdefault(file, []).append(one)
     writes = []
     for file in sorted({*found, *scattered}):
-        rows = sorted(found.get(file, ()), key=lambda row: row[0])
-        views = [view for _, _, view, _ in rows]
+        rows = sorted(found.get(file, ()), key=lambda row: row.offset)
+        views = [row.view for row in rows]
         content: list[FileRange | Run | Scattered] = [*scattered.get(file, ())]
         content += file_ranges(
-            [key for _, key, _, _ in rows],
+            [row.key for row in rows],
             views,
             list(map(plain_address, views)),
-            [offset for offset, _, _, _ in rows],
-            [nbytes for _, _, _, nbytes in rows],
+            [row.offset for row in rows],
+            [view.nbytes for view in views],
         )[0]
         path, owned = path_in(folder, layout.files[file]), file in layout.owned
         writes.append(
@@ -72,13 +69,26 @@ def writes_of(
     return writes
 
 
+class Consecutive(NamedTuple):
+    """Values that are consecutive in a file: where they start, their key, and the memory that holds them."""
+
+    offset: int
+    key: Path
+    view: torch.Tensor
+
+
 def ranges_of(
-    share: Share, tensor: int, key: Path, shape: Sequence[int], parts: Sequence[Part], offset: int
-) -> Iterator[tuple[int, torch.Tensor, int] | Scattered]:
-    """Yield the ranges of one tensor that a rank writes: offset in the file, values and bytes, or a scattered part."""
-    for box in share.boxes(tensor):
-        one = _range_of(key, held_view(parts, box, key), box, shape, offset)
-        yield one if isinstance(one, Scattered) else (one[0], one[2], one[3])
+    layout: Layout,
+    share: Share,
+    keys: Sequence[Path],
+    shapes: Sequence[Sequence[int]],
+    parts: Sequence[Sequence[Part]],
+) -> Iterator[tuple[int, Consecutive | Scattered]]:
+    """Yield the number of a file and a range of it, for each box that a rank writes; see `writes_of`."""
+    for tensor in np.flatnonzero(share.column).tolist():
+        for box in share.boxes(tensor):
+            view = held_view(parts[tensor], box, keys[tensor])
+            yield layout.file_of[tensor], _range_of(keys[tensor], view, box, shapes[tensor], layout.offsets[tensor])
 
 
 def held_view(parts: Sequence[Part], box: Box, key: Path) -> torch.Tensor:
@@ -108,18 +118,15 @@ def byte_strides(shape: Sequence[int], width: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _range_of(
-    key: Path, view: torch.Tensor, box: Box, shape: Sequence[int], offset: int
-) -> tuple[int, Path, torch.Tensor, int] | Scattered:
-    nbytes = view.numel() * view.element_size()
+def _range_of(key: Path, view: torch.Tensor, box: Box, shape: Sequence[int], offset: int) -> Consecutive | Scattered:
     if box.size == tuple(shape):
-        return offset, key, view, nbytes
+        return Consecutive(offset, key, view)
     strides = byte_strides(shape, view.element_size())
     start = offset + sum(first * step for first, step in zip(box.offset, strides, strict=True))
     part = Scattered(plain(key), view, start, strides)
     outer, _ = part.run()
     if all(size == 1 for size in view.shape[:outer]):
-        return start, key, view, nbytes
+        return Consecutive(start, key, view)
     return part
 
 

@@ -10,9 +10,6 @@ from typing import Any
 from tensordict_memmap.remote import snapshots
 from tensordict_memmap.remote.store import Store
 
-PART_MIN = 5 << 20
-"""The smallest part that S3 accepts, but for the last one of an object."""
-
 _PART = 8 << 20
 _MOST_PARTS = 9_000
 
@@ -55,13 +52,9 @@ class Multipart:
 
     def put_part(self, path: str, upload: str, number: int, data: bytes) -> str:
         """Upload a part and return its tag; without an upload, write the object of this one part."""
-        if upload:
-            return self.put(path, upload, number, data)
-        self.store.write(path, data)
-        return ""
-
-    def put(self, path: str, upload: str, number: int, data: bytes) -> str:
-        """Upload one part; return its tag."""
+        if not upload:
+            self.store.write(path, data)
+            return ""
         return str(self._call("upload_part", path, UploadId=upload, PartNumber=number, Body=data)["ETag"])
 
     def complete(self, path: str, upload: str, tags: Mapping[int, str]) -> None:

@@ -136,9 +136,7 @@ class SafetensorsWriter(Writer):
             files.append(self._file(f"{folder}/{name}", shard, first=number == 0))
         if len(names) > 1:
             assert isinstance(self.pack, Pack)
-            tensors = [leaf.file for leaf in self.pack.leaves]
-            places = {tensors[one]: name for name, shard in zip(names, shards, strict=True) for one in shard}
-            index = orjson.dumps({"metadata": {"total_size": self.total, SAVE_ID: self.save_id}, "weight_map": places})
+            index = shard_index([leaf.file for leaf in self.pack.leaves], names, shards, self.total, self.save_id)
             names.append(INDEX_NAME)
             files.append(FileWrite(f"{folder}/{INDEX_NAME}", [FileRange("the index", index)], len(index)))
         self._write(files, run)
@@ -211,6 +209,25 @@ def shard_names(count: int) -> list[str]:
     if count == 1:
         return [SINGLE_NAME]
     return [f"model-{number:05}-of-{count:05}{ENDING}" for number in range(1, count + 1)]
+
+
+def shard_index(
+    tensors: Sequence[str], files: Sequence[str], shards: Sequence[range], nbytes: int, save_id: str
+) -> bytes:
+    """Return the index of the files of a sharded save.
+
+    Args:
+        tensors: The names of the tensors.
+        files: The names of the files.
+        shards: The numbers of the tensors in each of them.
+        nbytes: The bytes of all tensors.
+        save_id: The id of the save.
+
+    >>> shard_index(["a", "b"], shard_names(2), [range(1), range(1, 2)], 12, "0123")[:60]
+    b'{"metadata":{"total_size":12,"tensordict_save_id":"0123"},"w'
+    """
+    places = {tensors[number]: file for file, shard in zip(files, shards, strict=True) for number in shard}
+    return orjson.dumps({"metadata": {"total_size": nbytes, SAVE_ID: save_id}, "weight_map": places})
 
 
 def split(sizes: Sequence[int], most: int) -> list[range]:
