@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.planner import SavePlan
 
 from tensordict_memmap.dcp.items import LISTS, LISTS_FILE, Described, digest_of, paths_of, shard_plan
 from tensordict_memmap.dcp.values import load_value
-from tensordict_memmap.distributed.assign import Assignment, Share, assign
+from tensordict_memmap.distributed.assign import Assignment, assign
 from tensordict_memmap.distributed.formats import Format, format_of, whole_writes
 from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.distributed.plan import ShardPlan, pack
@@ -123,8 +123,6 @@ class Coordinator:
                 part = replace(layout, file_of=file_of[own].tolist(), offsets=offsets[own].tolist())
                 known[id(plan.names)] = own, kept, part.dumps(), digest_of(plan.names)
             own, kept, text, digest = known[id(plan.names)]
-            chosen = Share(0)
-            chosen.table, chosen.column = share.table, share.column[own]
             head = {
                 "staged": self._staged,
                 "maps": maps,
@@ -133,7 +131,7 @@ class Coordinator:
                 "here": self._hosts.count(host),
             }
             message = orjson.dumps(head)
-            yield pack(message, text, chosen.dumps(), kept.astype(np.int32).tobytes())
+            yield pack(message, text, share.of(own).dumps(), kept.astype(np.int32).tobytes())
 
     def finish(self, values: Mapping[str, bytes], run: Run) -> None:
         """Complete the files with the non-tensor values, and make them the current save.

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from xxhash import xxh3_128_hexdigest
 
-from tensordict_memmap.distributed.assign import Assignment, Share
+from tensordict_memmap.distributed.assign import Assignment
 from tensordict_memmap.distributed.placements import Part
-from tensordict_memmap.distributed.plan import Box, Kind, ShardPlan
+from tensordict_memmap.distributed.plan import Box, Kind, ShardPlan, stand_in
 from tensordict_memmap.formats.safetensors.header import Form
 from tensordict_memmap.schema.node import Dense, Leaf, Path, Value, show
 from tensordict_memmap.schema.plan import check_depth
@@ -137,9 +136,7 @@ class Described:
         leaves = []
         for tensor, name in enumerate(assignment.names):
             dtype, shape = assignment.kind(tensor)
-            # a stand-in without memory, so that formats describe it as any other
-            source = torch.empty((), dtype=dtype, device="cpu").expand(shape)
-            leaves.append(Leaf((), "", dtype, shape, source=source))
+            leaves.append(Leaf((), "", dtype, shape, source=stand_in(dtype, shape)))
             self._put(paths[name], leaves[-1])
         self._numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
         self.values = {name: Value((), "", ()) for name in values}
@@ -184,9 +181,7 @@ class Described:
         whole, order = self._assignment, self._order
         made = Assignment([name_of(n) for n in range(len(order))], whole.kinds, [whole.column[n] for n in order])
         for share in whole.shares:
-            one = Share(0)
-            one.table, one.column = share.table, share.column[order]
-            made.shares.append(one)
+            made.shares.append(share.of(order))
         return made
 
     def places(self) -> list[int]:

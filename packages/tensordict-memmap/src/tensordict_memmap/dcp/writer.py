@@ -336,7 +336,7 @@ def _stored_share(share: Share, parts: list[list[Part]], shapes: list[tuple[int,
     made = Share(len(parts))
     for number in range(len(parts)):
         extra = parts[number][0][0].size[len(shapes[number]) :]
-        made.set(number, tuple(Box(box.offset + (0,) * len(extra), box.size + extra) for box in share.boxes(number)))
+        made.set(number, tuple(box.with_dims(extra) for box in share.boxes(number)))
     return made
 
 

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 import orjson
@@ -47,6 +48,12 @@ class Share:
     def set(self, tensor: int, boxes: tuple[Box, ...]) -> None:
         """Give boxes of a tensor to the rank."""
         self.column[tensor] = self.number(boxes)
+
+    def of(self, tensors: Any) -> Share:
+        """Return the share of some tensors, by their numbers."""
+        share = Share(0)
+        share.table, share.column = self.table, self.column[tensors]
+        return share
 
     def boxes(self, tensor: int) -> tuple[Box, ...]:
         """Return the boxes of a tensor that the rank writes."""
@@ -110,7 +117,6 @@ def assign(plans: Sequence[ShardPlan], ranks: Sequence[int] | None = None) -> As
     called = list(range(len(plans))) if ranks is None else list(ranks)
     names, matrix = _align(plans)
     made = Assignment(names, [], [], [Share(len(names)) for _ in plans])
-    pairs: dict[tuple[torch.dtype, tuple[int, ...]], int] = {}
     seen: dict[bytes, int] = {}
     cases: list[_Case] = []
     of_tensor = np.empty(len(names), dtype=np.int64)
@@ -121,11 +127,9 @@ def assign(plans: Sequence[ShardPlan], ranks: Sequence[int] | None = None) -> As
             held = {rank: plans[rank].kinds[kind] for rank, kind in enumerate(row.tolist()) if kind >= 0}
             cases.append(_decide(names[number], held, called))
         of_tensor[number] = place
-    for case in cases:
-        pair = pairs.setdefault(case.pair, len(pairs))
-        case.number = pair
+    pairs = {pair: number for number, pair in enumerate(dict.fromkeys(case.pair for case in cases))}
     made.kinds = list(pairs)
-    made.column = np.array([case.number for case in cases], dtype=np.int64)[of_tensor].tolist() if cases else []
+    made.column = np.array([pairs[case.pair] for case in cases], dtype=np.int64)[of_tensor].tolist()
     _share_out(made.shares, cases, of_tensor)
     return made
 
@@ -153,7 +157,6 @@ class _Case:
     pair: tuple[torch.dtype, tuple[int, ...]]
     fixed: dict[int, tuple[Box, ...]]
     open: list[tuple[tuple[int, ...], Box, int]]
-    number: int = 0
 
 
 def _decide(name: str, held: dict[int, Kind], called: Sequence[int]) -> _Case:

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement
 
-from tensordict_memmap.distributed.placements import boxes_of, check_placements, local_of
+from tensordict_memmap.distributed.placements import held_boxes, local_of
 from tensordict_memmap.distributed.plan import Box
 from tensordict_memmap.distributed.reads import Count, Read, Saved, read_ranges
-from tensordict_memmap.schema.node import Dense, Leaf, Node, Path, leaves, nodes, show
+from tensordict_memmap.schema.node import Dense, Leaf, Path, leaves, nodes, show
 from tensordict_memmap.schema.plan import plan
 from tensordict_memmap.tensor.mapping import places_of
 
@@ -37,13 +36,10 @@ def sharded_like(loaded: Any, like: Any, *, cast: bool = False) -> Any:
     Returns:
         ``loaded``, changed. Entries of another shape stay as they are; the caller compares shapes.
     """
-    wanted = {leaf.key: leaf.source for leaf in leaves(plan(like)) if isinstance(leaf.source, DTensor)}
-    node = plan(loaded)
     reader = BoxReader()
     made = []
-    for container, name, leaf in _entries(node):
-        target = wanted.get(leaf.key)
-        if target is None or leaf.source is None or tuple(leaf.source.shape) != tuple(target.shape):
+    for container, name, leaf, target in _pairs(loaded, like):
+        if leaf.shape != tuple(target.shape):
             continue
         local = _empty_local(target, leaf.dtype, leaf.key)
         reader.add_local(leaf, target, local)
@@ -74,15 +70,11 @@ def read_into(td: Any, loaded: Any) -> None:
     Raises:
         RuntimeError: A saved entry has another shape; the error names its key.
     """
-    wanted = {leaf.key: leaf.source for leaf in leaves(plan(td)) if isinstance(leaf.source, DTensor)}
     reader, done = BoxReader(), []
-    for container, name, leaf in _entries(plan(loaded)):
-        target = wanted.get(leaf.key)
-        if target is None or leaf.source is None:
-            continue
-        if tuple(leaf.source.shape) != tuple(target.shape):
+    for container, name, leaf, target in _pairs(loaded, td):
+        if leaf.shape != tuple(target.shape):
             raise RuntimeError(
-                f"key {show(leaf.key)} was saved with the shape {list(leaf.source.shape)}, and the DTensor has "
+                f"key {show(leaf.key)} was saved with the shape {list(leaf.shape)}, and the DTensor has "
                 f"{list(target.shape)}; load it into one of that shape"
             )
         reader.add_local(leaf, target, local_of(target))
@@ -94,7 +86,7 @@ def read_into(td: Any, loaded: Any) -> None:
 
 def wanted_parts(td: Any) -> Callable[[Any], list[torch.Tensor]]:
     """Return a function that selects the parts of a loaded tensordict that this rank needs for one with DTensors."""
-    targets = {leaf.key: leaf.source for leaf in leaves(plan(td)) if isinstance(leaf.source, DTensor)}
+    targets = _dtensors(td)
 
     def parts(loaded: Any) -> list[torch.Tensor]:
         found = []
@@ -105,36 +97,35 @@ def wanted_parts(td: Any) -> Callable[[Any], list[torch.Tensor]]:
             if target is None or tuple(source.shape) != tuple(target.shape):
                 found.append(source)
             else:
-                found += [source[box.slices()] for box, _ in _boxes(target, leaf.key)]
+                found += [source[box.slices()] for box, _ in held_boxes(target, leaf.key)]
         return found
 
     return parts
 
 
-def _entries(node: Node) -> Iterator[tuple[Any, str, Leaf]]:
-    """Yield the strided leaves of a schema with their containers and names."""
-    for one in nodes(node):
-        for name, entry in one.entries.items() if isinstance(one, Dense) else ():
-            if isinstance(entry, Leaf) and entry.layout == "strided" and not entry.unbatched:
-                yield one.origin, name, entry
+def _dtensors(td: Any) -> dict[Path, DTensor]:
+    """Return the DTensors of a tensordict by their nested keys."""
+    return {leaf.key: leaf.source for leaf in leaves(plan(td)) if isinstance(leaf.source, DTensor)}
+
+
+def _pairs(loaded: Any, td: Any) -> Iterator[tuple[Any, str, Leaf, DTensor]]:
+    """Yield the container, name and leaf of each loaded entry for which a tensordict has a DTensor, and the DTensor."""
+    targets = _dtensors(td)
+    for node in nodes(plan(loaded)):
+        for name, leaf in node.entries.items() if isinstance(node, Dense) else ():
+            if not isinstance(leaf, Leaf) or leaf.layout != "strided" or leaf.unbatched or leaf.source is None:
+                continue
+            if leaf.key in targets:
+                yield node.origin, name, leaf, targets[leaf.key]
 
 
 def _keeps_grad(target: DTensor, values: torch.Tensor) -> bool:
     return bool(target.requires_grad) and (values.is_floating_point() or values.is_complex())
 
 
-def _boxes(target: DTensor, key: Path) -> tuple[tuple[Box, tuple[int, ...]], ...]:
-    check_placements(target, key)
-    coordinate = target.device_mesh.get_coordinate()
-    if coordinate is None:
-        return ()
-    placements: tuple[Placement, ...] = tuple(target.placements)
-    return boxes_of(tuple(target.shape), tuple(target.device_mesh.shape), tuple(coordinate), placements)
-
-
 def _empty_local(target: DTensor, dtype: torch.dtype, key: Path) -> torch.Tensor:
     """Memory for the parts of a DTensor that this rank holds."""
-    boxes = _boxes(target, key)
+    boxes = held_boxes(target, key)
     size = [0] * target.dim() if target.dim() else ([] if boxes else [0])
     if not boxes:
         size = list(local_of(target).shape)
@@ -155,9 +146,8 @@ class BoxReader:
 
     def add_local(self, leaf: Leaf, target: DTensor, local: torch.Tensor) -> None:
         """Add the boxes that this rank holds of a DTensor, to read from a leaf into its memory."""
-        for box, start in _boxes(target, leaf.key):
-            out = local[tuple(slice(first, first + count) for first, count in zip(start, box.size, strict=True))]
-            self.add(leaf, box, out)
+        for box, start in held_boxes(target, leaf.key):
+            self.add(leaf, box, local[Box(start, box.size).slices()])
 
     def add(self, leaf: Leaf, box: Box, out: torch.Tensor) -> None:
         """Add a box to read from a leaf into memory on any device, which casts."""

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from tensordict_memmap.distributed.placements import Part, local_of, parts_of
-from tensordict_memmap.distributed.plan import Box, ShardPlan, whole
+from tensordict_memmap.distributed.plan import Box, ShardPlan, stand_in, whole
 from tensordict_memmap.formats.safetensors.describe import stored
 from tensordict_memmap.formats.safetensors.header import Form
 from tensordict_memmap.saving.host_copy import copy_to_host
@@ -64,14 +64,14 @@ class LocalParts:
         tie = (memory, tuple(source.shape), source.placements, source.device_mesh)
         first = self._stand_ins.get(tie)
         if first is None:
-            first = self._stand_ins[tie] = torch.empty((), dtype=leaf.dtype, device="cpu").expand(source.shape)
+            first = self._stand_ins[tie] = stand_in(leaf.dtype, source.shape)
         self._keep(leaf, first, parts_of(source, leaf.key))
 
-    def _keep(self, leaf: Leaf, stand_in: torch.Tensor, parts: list[Part]) -> None:
-        leaf.source, leaf.address = stand_in, 0
-        leaf.shape = tuple(stand_in.shape)
-        self._kept += [leaf, stand_in]
-        self.parts[id(leaf)] = self.parts[id(stand_in)] = parts
+    def _keep(self, leaf: Leaf, source: torch.Tensor, parts: list[Part]) -> None:
+        leaf.source, leaf.address = source, 0
+        leaf.shape = tuple(source.shape)
+        self._kept += [leaf, source]
+        self.parts[id(leaf)] = self.parts[id(source)] = parts
 
     def copy_to_host(self) -> Callable[[], None]:
         """Copy all parts and plain leaves to host memory, so that later changes of the tensordict have no effect.
@@ -159,8 +159,7 @@ class LocalParts:
             assert source is not None
             shape = (*leaf.shape[:dim], total, *leaf.shape[dim + 1 :])
             offset = (0,) * dim + (start,) + (0,) * (len(shape) - dim - 1)
-            stand_in = torch.empty((), dtype=leaf.dtype, device="cpu").expand(shape)
-            self._keep(leaf, stand_in, [(Box(offset, tuple(source.shape)), source.detach())])
+            self._keep(leaf, stand_in(leaf.dtype, shape), [(Box(offset, tuple(source.shape)), source.detach())])
         for node, total in zip(batched, totals[len(self._split) :], strict=True):
             node.batch_size = (*node.batch_size[:dim], total, *node.batch_size[dim + 1 :])
 
@@ -224,7 +223,7 @@ def stored_part(part: Part) -> Part:
     box, view = part
     made = stored(view)
     extra = tuple(made.shape[len(box.size) :])  # pairs of numbers for a complex one
-    return (Box(box.offset + (0,) * len(extra), box.size + extra), made) if extra else (box, made)
+    return box.with_dims(extra), made
 
 
 def _shard_dim(placements: Any) -> int | None:

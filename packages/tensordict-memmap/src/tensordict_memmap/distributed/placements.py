@@ -43,16 +43,13 @@ def parts_of(tensor: DTensor, key: Path) -> list[Part]:
     Raises:
         TypeError: A placement, such as ``Partial``, does not determine positions; the error names the key.
     """
-    check_placements(tensor, key)
-    mesh = tensor.device_mesh
-    coordinate = mesh.get_coordinate()
-    if coordinate is None:
+    held = held_boxes(tensor, key)
+    if not held:
         return []
     local = local_of(tensor)
-    found = boxes_of(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), tuple(tensor.placements))
     parts = []
-    for box, start in found:
-        view = local[tuple(slice(first, first + count) for first, count in zip(start, box.size, strict=True))]
+    for box, start in held:
+        view = local[Box(start, box.size).slices()]
         if view.shape != box.size:
             raise ValueError(
                 f"key {show(key)} has a local tensor of shape {list(local.shape)}, which does not fit its placements "
@@ -62,11 +59,11 @@ def parts_of(tensor: DTensor, key: Path) -> list[Part]:
     return parts
 
 
-def check_placements(tensor: DTensor, key: Path) -> None:
-    """Refuse placements that do not determine positions, such as ``Partial``.
+def held_boxes(tensor: DTensor, key: Path) -> tuple[tuple[Box, tuple[int, ...]], ...]:
+    """Return the boxes that this rank holds of a DTensor, and where each starts in its local tensor.
 
     Raises:
-        TypeError: There is one; the error names the key.
+        TypeError: A placement, such as ``Partial``, does not determine positions; the error names the key.
     """
     for placement in tensor.placements:
         if not isinstance(placement, Replicate | Shard | _StridedShard):
@@ -74,6 +71,11 @@ def check_placements(tensor: DTensor, key: Path) -> None:
                 f"key {show(key)} has the placement {placement!r}, and a saved tensor is replicated or sharded; call "
                 "redistribute() first"
             )
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return ()
+    return boxes_of(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), tuple(tensor.placements))
 
 
 @functools.lru_cache(maxsize=4096)

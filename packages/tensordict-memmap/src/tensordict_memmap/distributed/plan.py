@@ -60,6 +60,14 @@ class Box(NamedTuple):
         size = tuple(end - start for start, end in zip(offset, ends, strict=True))
         return Box(offset, size) if all(count > 0 for count in size) else None
 
+    def with_dims(self, sizes: tuple[int, ...]) -> Box:
+        """Return the box with more dimensions at the end, of which it has all.
+
+        >>> Box((2,), (3,)).with_dims((4,))
+        Box(offset=(2, 0), size=(3, 4))
+        """
+        return Box(self.offset + (0,) * len(sizes), self.size + sizes)
+
     def slices(self, start: Sequence[int] | None = None) -> tuple[slice, ...]:
         """Return the index of the box in a tensor whose first element has the position ``start`` of the whole.
 
@@ -68,6 +76,15 @@ class Box(NamedTuple):
         """
         first = self.offset if start is None else [a - b for a, b in zip(self.offset, start, strict=True)]
         return tuple(slice(begin, begin + count) for begin, count in zip(first, self.size, strict=True))
+
+
+def stand_in(dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """Return a tensor without memory, which formats describe like any other.
+
+    >>> stand_in(torch.int64, (1 << 40,)).untyped_storage().nbytes()
+    8
+    """
+    return torch.empty((), dtype=dtype, device="cpu").expand(shape)
 
 
 def whole(shape: Sequence[int]) -> Box:

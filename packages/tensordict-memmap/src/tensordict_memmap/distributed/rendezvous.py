@@ -59,6 +59,7 @@ class Link:
         names: A digest of the names of the coordinator, if it has them before the ranks connect.
         told: Whether the coordinator reported a failure to the others.
         own_error: The error that this rank reported.
+        is_broken: Whether a message failed, after which the connection is of no use.
 
     Raises:
         RankError: A rank did not connect.
@@ -74,7 +75,7 @@ class Link:
         self.told = False
         self.own_error: Exception | None = None
         self._group: Any = None
-        self._broken = False
+        self.is_broken = False
         if team.size == 1:
             return
         try:
@@ -82,11 +83,6 @@ class Link:
             self._group = dist.ProcessGroupGloo(store, team.index, team.size, timedelta(seconds=timeout))
         except RuntimeError as error:
             raise RankError(f"the ranks of {what} could not connect: {error}; save again", team.ranks) from error
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a message failed, after which the connection is of no use."""
-        return self._broken
 
     def close(self) -> None:
         """Close the connections, so that ranks that wait for this one get an error at once."""
@@ -122,7 +118,7 @@ class Link:
             work = group.send([tensor], peer, tag) if sends else group.recv([tensor], peer, tag)
             work.wait(timedelta(seconds=limit))
         except RuntimeError as error:
-            self._broken = True
+            self.is_broken = True
             late = time.monotonic() - start >= limit * 0.9
             how = f"did not answer within {limit:g} s (timeout=)" if late else "ended or closed its connection"
             raise RankError(f"rank {rank} {how} during {self.what}", [rank]) from error
