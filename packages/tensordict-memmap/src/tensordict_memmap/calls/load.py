@@ -191,9 +191,13 @@ def load_memmap_(
     tensor([0, 1, 2])
     """
     if has_distributed(td):
-        from tensordict_memmap.distributed import calls  # imports torch.distributed
+        from tensordict_memmap.distributed.load import read_into, wanted_parts  # imports torch.distributed
 
-        return calls.load_into_ranks(td, prefix, allow_pickle=allow_pickle, verify=verify)
+        request = LoadRequest(mode="r", allow_pickle=bool(allow_pickle), verify=verify, parts=wanted_parts(td))
+        loaded = open_any(local_path(prefix), request)
+        refuse_new_keys(loaded, td)
+        read_into(td, loaded)
+        return _write_into(td, loaded)
     return _write_into(td, load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify))
 
 

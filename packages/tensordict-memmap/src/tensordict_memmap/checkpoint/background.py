@@ -1,45 +1,14 @@
-"""Background checkpoints: the state is copied to host memory, so that training continues while the copy is saved.
-
-One checkpoint is saved at a time. The next one, in the background or not, waits for it or cancels it, so that
-checkpoints are rotated in the order in which they were made.
-"""
+"""Background checkpoints: the state is copied to host memory, so that training continues while the copy is saved."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tensordict_memmap.engine.future import SaveFuture, end_pending
 from tensordict_memmap.saving.host_copy import copy_to_host
 from tensordict_memmap.schema.plan import memory_of
-
-
-class Pending:
-    """The last checkpoint that this process saves in the background.
-
-    >>> pending = Pending()
-    >>> pending.end("wait")  # there is none
-    """
-
-    def __init__(self) -> None:
-        self._last: SaveFuture | None = None
-        self._process = os.getpid()
-
-    def end(self, pending: str) -> None:
-        """Wait for it, or cancel it.
-
-        Raises:
-            ValueError: ``pending`` is neither ``"wait"`` nor ``"cancel"``.
-        """
-        last, self._last = self._last, None
-        end_pending(last if self._process == os.getpid() else None, pending)  # a forked child has no thread of it
-
-    def set(self, future: SaveFuture) -> None:
-        """Record the future of a checkpoint that was begun."""
-        self._last, self._process = future, os.getpid()
 
 
 def hold(data: Any) -> tuple[Any, Callable[[], None]]:

@@ -21,7 +21,7 @@ from tensordict_core import NonTensorData, TensorCollection, TensorDict, is_tens
 from tensordict_memmap.calls.compare import load_into
 from tensordict_memmap.calls.load import load_memmap
 from tensordict_memmap.calls.save import save_with
-from tensordict_memmap.checkpoint.background import Pending, hold
+from tensordict_memmap.checkpoint.background import hold
 from tensordict_memmap.checkpoint.delta import save_delta_with
 from tensordict_memmap.checkpoint.rng import (
     check_rng_state,
@@ -41,7 +41,7 @@ from tensordict_memmap.checkpoint.sharded import (
     rng_of_this_rank,
 )
 from tensordict_memmap.checkpoint.state import pack, unpack
-from tensordict_memmap.engine.future import Cancelled, Progress, run_save
+from tensordict_memmap.engine.future import Cancelled, Pending, Progress, run_save
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.job import Run
@@ -208,6 +208,7 @@ def save_checkpoint(
 
 
 _pending = Pending()
+"""The checkpoint that is saved in the background: one at a time, so that they are rotated in their order."""
 
 
 def load_checkpoint(

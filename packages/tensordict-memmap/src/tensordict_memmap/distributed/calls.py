@@ -1,4 +1,4 @@
-"""Saves by several ranks, and loads into DTensors, as the public calls of the same names make them."""
+"""Saves by several ranks, as the public ``save`` makes them, and exchanges of values before them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from functools import partial
 from typing import Any
 
 from tensordict_memmap.distributed.collectives import gather, receive, scatter
-from tensordict_memmap.distributed.load import read_into, wanted_parts
 from tensordict_memmap.distributed.rendezvous import joined
 from tensordict_memmap.distributed.save import ShardedSave, seconds_of
-from tensordict_memmap.distributed.team import Team, team_of
-from tensordict_memmap.engine.future import end_pending, run_save
-from tensordict_memmap.loading.open import open_any
-from tensordict_memmap.loading.request import LoadRequest
+from tensordict_memmap.distributed.team import team_of
+from tensordict_memmap.engine.future import run_save
 from tensordict_memmap.remote.urls import local_path
 from tensordict_memmap.saving.options import SaveOptions
-from tensordict_memmap.schema.diff import refuse_new_keys
 
 
 def save(
@@ -40,25 +36,19 @@ def save(
     is ``data``.
     """
     start = time.monotonic()
-    team = _free_team(group, pending)
+    team = team_of(group)
+    team.pending.end(pending)
     job = ShardedSave(data, local_path(path), options, team, placements=placements, timeout=timeout)
     pbar = bool(pbar) and team.is_coordinator  # not unasked: the ranks share one terminal
     result = result or (lambda: data)
     if not early:
         return run_save(job.run, result, 0, pbar=pbar, where=job.path)
     job.hold()
-    future = team.pending = run_save(job.run, result, job.total, early=True, pbar=pbar, where=job.path)
+    future = run_save(job.run, result, job.total, early=True, pbar=pbar, where=job.path)
+    team.pending.set(future)
     job.on_total = partial(setattr, future, "bytes_total")
     future.stall_seconds = time.monotonic() - start
     return future
-
-
-def _free_team(group: Any, pending: str) -> Team:
-    """Return the ranks of a group, when their earlier save in the background has ended."""
-    team = team_of(group)
-    earlier, team.pending = team.pending, None
-    end_pending(earlier, pending)
-    return team
 
 
 def gather_values(
@@ -84,7 +74,8 @@ def gather_values(
     Raises:
         RankError: Another rank failed, or did not answer in time. The error of this rank is raised as it is.
     """
-    team = _free_team(None, pending)
+    team = team_of()
+    team.pending.end(pending)
     team.number += 1
     request: dict[str, Any] = {"call": "gather", "path": str(path)}
     with joined(team, request, seconds_of(timeout), f"the save to {path}", error=error) as link:
@@ -94,19 +85,3 @@ def gather_values(
         else:
             receive(link)
         return found
-
-
-def load_into_ranks(
-    td: Any, path: str | os.PathLike[str], *, allow_pickle: bool | None = None, verify: str = "size"
-) -> Any:
-    """Write a save into a tensordict with DTensors, in place; each rank reads its ranges.
-
-    Raises:
-        KeyError: The tensordict is locked and lacks a key; nothing is written then.
-        RuntimeError: An entry has another shape.
-    """
-    request = LoadRequest(mode="r", allow_pickle=bool(allow_pickle), verify=verify, parts=wanted_parts(td))
-    loaded = open_any(local_path(path), request)
-    refuse_new_keys(loaded, td)
-    read_into(td, loaded)
-    return td.update_(loaded) if td.is_locked else td.update(loaded, inplace=True)

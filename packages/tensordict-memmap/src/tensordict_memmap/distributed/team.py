@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore
 
+from tensordict_memmap.engine.future import Pending
 from tensordict_memmap.engine.syscalls import system_text
 
 
@@ -31,7 +32,7 @@ class Team:
         link: The connections of the last save, which the next one uses again (`rendezvous`).
         number: The number of saves that were begun, by which ranks notice that they are not at the same one.
         given_up: The numbers of those that this rank cancelled since the ranks met, before they met again.
-        pending: The future of the last save in the background.
+        pending: The last save in the background.
     """
 
     def __init__(self, ranks: list[int], index: int, store: Any) -> None:
@@ -42,7 +43,7 @@ class Team:
         self.link: Any = None
         self.number = 0
         self.given_up: list[int] = []
-        self.pending: Any = None
+        self.pending = Pending()
 
     @property
     def size(self) -> int:

@@ -226,22 +226,35 @@ class SaveFuture(Future[Any]):
         return self.done() and isinstance(super().exception(), CancelledError)
 
 
-def end_pending(earlier: SaveFuture | None, pending: str) -> None:
-    """Wait for an earlier save in the background, or cancel it.
+class Pending:
+    """The last save in the background of its kind; the next one waits for it or cancels it.
 
-    Args:
-        earlier: Its future; None if there is none.
-        pending: ``"wait"`` or ``"cancel"``.
-
-    Raises:
-        ValueError: ``pending`` is neither.
+    >>> pending = Pending()
+    >>> pending.end("wait")  # there is none
     """
-    if pending not in ("wait", "cancel"):
-        raise ValueError(f"pending={pending!r} is unknown; pass 'wait' or 'cancel', for a save that still runs")
-    if earlier is not None and not earlier.done():
+
+    def __init__(self) -> None:
+        self._last: SaveFuture | None = None
+        self._process = os.getpid()
+
+    def set(self, future: SaveFuture) -> None:
+        """Record the future of a save that was begun."""
+        self._last, self._process = future, os.getpid()
+
+    def end(self, pending: str) -> None:
+        """Wait for the save, or cancel it.
+
+        Raises:
+            ValueError: ``pending`` is neither ``"wait"`` nor ``"cancel"``.
+        """
+        if pending not in ("wait", "cancel"):
+            raise ValueError(f"pending={pending!r} is unknown; pass 'wait' or 'cancel', for a save that still runs")
+        last, self._last = self._last, None
+        if last is None or last.done() or self._process != os.getpid():  # a forked child has no thread of it
+            return
         if pending == "cancel":
-            earlier.cancel()
-        wait([earlier])
+            last.cancel()
+        wait([last])
 
 
 _failed: dict[int, str] = {}
