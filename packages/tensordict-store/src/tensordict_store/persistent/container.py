@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeGuard
 
 import torch
 from torch import Tensor
@@ -130,7 +130,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
             return
         for name in self._keys():
             entry = self._group.find(name)
-            if isinstance(entry, Array) and entry.dtype is not None and entry.shape[: len(size)] != size:
+            if _is_tensor(entry) and entry.shape[: len(size)] != size:
                 raise ValueError(
                     f"the entry {name!r} has shape {list(entry.shape)}, which does not start with the batch size "
                     f"{list(size)}; pass another batch_size"
@@ -182,25 +182,18 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
 
     def _peek(self, key: str) -> Any:
         entry = self._group.find(key)
-        if entry is None:
-            return None
-        if isinstance(entry, Array):
-            if entry.dtype is None:
-                return self._value(key, entry)
+        if _is_tensor(entry):
             return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
-        return self._child(key, entry)
+        return self._node(key, entry)
 
     def _get(self, key: str) -> Any:
-        entry = self._group.find(key)
-        if entry is None:
-            return None
+        return self._read(key, None)
+
+    def _node(self, key: str, entry: Array | Group | None) -> Any:
+        """Return the nested tensordict or the non-tensor data in an entry of the group; ``None`` if there is none."""
         if isinstance(entry, Array):
-            return (
-                self._value(key, entry)
-                if entry.dtype is None
-                else self._on_device(entry.read(select(None, entry.shape)))
-            )
-        return self._child(key, entry)
+            return self._value(key, entry)
+        return None if entry is None else self._child(key, entry)
 
     def _now(self) -> Any:
         return self._fetched(None)
@@ -229,7 +222,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
         entries: dict[str, Any] = {}
         for key in self._keys():
             entry = self._group.find(key)
-            if isinstance(entry, Array) and entry.dtype is not None:
+            if _is_tensor(entry):
                 entries[key] = None  # keeps the order
                 pairs.append((entry, rows.select(entry.shape, entry.gap)))
                 places.append((entries, key))
@@ -247,7 +240,7 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
 
     def _shape_of(self, key: str) -> torch.Size:
         entry = self._group.find(key)
-        return entry.shape if isinstance(entry, Array) and entry.dtype is not None else self._peek(key).shape
+        return entry.shape if _is_tensor(entry) else self._node(key, entry).shape
 
     def _nodes(self) -> Iterable[Node]:
         return [entry for key in self._keys() if isinstance(entry := self._peek(key), Node)]
@@ -258,8 +251,8 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
 
     def _read(self, key: str, index: Index | None) -> Any:
         entry = self._group.find(key)
-        if not isinstance(entry, Array) or entry.dtype is None:
-            value = self._peek(key)
+        if not _is_tensor(entry):
+            value = self._node(key, entry)
             return value if index is None else value._index(index)
         selection = select(index, entry.shape, entry.gap)
         return self._on_device(selection.part(entry.read(selection)))
@@ -453,6 +446,11 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
                 part(group)
 
         return cls._make(create(filename, cls.LOCKING, kwargs, fill), meta, options)
+
+
+def _is_tensor(entry: Array | Group | None) -> TypeGuard[Array]:
+    """Return whether an entry of a group holds a tensor, and not nested entries or non-tensor data."""
+    return isinstance(entry, Array) and entry.dtype is not None
 
 
 def _reopened(cls: Any, recipe: tuple[Any, ...], meta: Meta, options: Options, locked: bool) -> Any:

@@ -136,7 +136,7 @@ class LazyStackedTensorDictStore(ServerNode):
         self._tree.refresh()
         if self._record(key) is None:
             return self._child(key)
-        value = self._stacked(self._elements(range(self._count), [key]))._get(key)  # raises where shapes differ
+        value = self._stacked(keys=[key])._get(key)  # raises where shapes differ
         if isinstance(value, Node):
             save_by(value, lambda new: self._set(key, new))
         return value
@@ -148,7 +148,7 @@ class LazyStackedTensorDictStore(ServerNode):
         return self._part(index, [key])._get(key)
 
     def _now(self) -> Any:
-        return _named(self._stacked(self._elements(range(self._count))), self._meta.names)
+        return _named(self._stacked(), self._meta.names)
 
     def _frame(self) -> Any:
         return self._now()  # a lazy stack, of which shapes of entries are not the whole structure
@@ -159,23 +159,23 @@ class LazyStackedTensorDictStore(ServerNode):
     def _part(self, index: Index, keys: Sequence[str] | None) -> Any:
         """Return the rows that an index selects; if it starts with elements, these alone are read."""
         first = index.parts[0] if index.parts and not self._dim else None
+        wanted: Sequence[int] = ()
+        rest: Any = slice(None)
         if isinstance(first, slice):
-            wanted: Any = range(self._count)[first]
-            rest: Any = slice(None)
+            wanted = range(self._count)[first]
         elif type(first) is int:
             wanted, rest = [range(self._count)[first]], 0
         elif isinstance(first, Tensor) and index.rows is not None and index.at == 0:
-            wanted, places = torch.unique(index.rows, return_inverse=True)
-            wanted, rest = wanted.tolist(), places
-        else:
-            return self._stacked(self._elements(range(self._count), keys))._index(index)
-        elements = self._elements(wanted, keys)
-        if not elements:
-            return self._stacked(self._elements(range(self._count), keys))._index(index)
-        size = torch.Size((len(elements), *self._inner))
-        return self._stacked(elements)._index(Index((rest, *index.parts[1:]), size))
+            rows, rest = torch.unique(index.rows, return_inverse=True)
+            wanted = rows.tolist()
+        if not wanted:
+            return self._stacked(keys=keys)._index(index)
+        size = torch.Size((len(wanted), *self._inner))
+        return self._stacked(wanted, keys)._index(Index((rest, *index.parts[1:]), size))
 
-    def _stacked(self, elements: list[Any]) -> Any:
+    def _stacked(self, numbers: Sequence[int] | None = None, keys: Sequence[str] | None = None) -> Any:
+        """Return a lazy stack of elements, by default all, read in one request."""
+        elements = self._elements(range(self._count) if numbers is None else numbers, keys)
         return lazy_stack(elements, self._dim) if elements else dense({}, self._meta)
 
     def _elements(self, numbers: Sequence[int], keys: Sequence[str] | None = None) -> list[Any]:
