@@ -16,7 +16,7 @@ from tensordict_memmap import MemmapDataset, MemoryMappedTensor, compare, load_m
 from tensordict_memmap.dataset import rows
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.remote.store import Store
-from tensordict_memmap.saving.job import SaveJob
+from tensordict_memmap.saving.job import Writer
 from tensordict_memmap.storage import cleanup, journal, staging
 from tensordict_memmap_cli.main import main
 
@@ -154,7 +154,7 @@ def overtaken(monkeypatch):
 @pytest.mark.parametrize("size", [3, 7])
 def test_a_save_returns_the_values_that_it_saved(tmp_path, overtaken, name, size):
     path = tmp_path / name
-    overtaken(SaveJob, "run", lambda: save(content(2, size), path))
+    overtaken(Writer, "run", lambda: save(content(2, size), path))
     mapped = memmap(content(1), path)
     assert numbers(mapped) == {1} and mapped.is_memmap() and mapped.saved_path == path
     assert numbers(load_memmap(path)) == {2}
@@ -165,7 +165,7 @@ def test_a_save_returns_the_values_that_it_saved(tmp_path, overtaken, name, size
 @pytest.mark.parametrize("size", [3, 7])
 def test_a_consolidated_result_is_mapped_onto_its_own_file(tmp_path, overtaken, size):
     path = tmp_path / "x"
-    overtaken(SaveJob, "run", lambda: content(2, size).consolidate(path))
+    overtaken(Writer, "run", lambda: content(2, size).consolidate(path))
     assert numbers(content(1).consolidate(path)) == {1}
     assert numbers(load_memmap(path)) == {2}
 

@@ -12,7 +12,6 @@ import torch
 
 from tensordict_core import LazyStackedTensorDict, NonTensorData, TensorDict, lazy_stack
 from tensordict_memmap import MemoryMappedTensor, SaveFuture, load_memmap, memmap, save
-from tensordict_memmap.saving.job import SaveJob
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeWriter
 from tensordict_memmap.storage.ownership import read_manifest
@@ -336,7 +335,7 @@ def test_a_cancelled_save_leaves_no_trace_and_the_earlier_one_whole(tmp_path):
         job.run(count, cancelled)
 
     big = TensorDict({f"k{i}": torch.zeros(1 << 21) for i in range(12)})
-    job = SaveJob(TreeWriter(big, tmp_path / "x", SaveOptions(num_threads=1)))
+    job = TreeWriter(big, tmp_path / "x", SaveOptions(num_threads=1))
     future = SaveFuture(work, big.bytes())
     assert started.wait(60)
     threading.Timer(0.2, go_on.set).start()

@@ -18,7 +18,7 @@ from tensordict_core.extension import annotation
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS
-from tensordict_memmap.saving.job import Run, SaveJob
+from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeWriter
 from tensordict_memmap.schema.build import build
@@ -52,7 +52,7 @@ def add_entry(td: Any, place: Path, path: tuple[str, ...], tensor: torch.Tensor,
         twin = td._clone(False)
         twin._set(path[0], entry)
         writer, added = _plan(twin, place, path[0], copy_data)
-        SaveJob(writer).run()
+        writer.run()
     if isinstance(added, Leaf):
         return writer.opener()(added)
     return build(added, writer.opener(), saved=place, device=torch.device("cpu"))
@@ -100,7 +100,7 @@ def _add(writer: TreeWriter, td: Any) -> bool:
         merged = None if document is None else _merged(document, writer.schema, td)
         if merged is None:
             return None
-        manifest = SaveJob(writer).write(stage, Run())
+        manifest = writer.write_and_map(stage, Run())
         assert manifest is not None
         new = manifest.files.keys() - {META}
         if manifest.names or any(os.path.lexists(f"{writer.path}/{name.split('/')[0]}") for name in new):

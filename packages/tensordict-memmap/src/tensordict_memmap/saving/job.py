@@ -1,7 +1,7 @@
 """Save job: runs one save of any format, from the plan to the result.
 
-A `Writer` plans the files of one format when it is constructed, before anything is written. The job then writes them to
-a staging file or folder, in a transaction that leaves the earlier save unchanged if anything fails, maps them before
+A `Writer` plans the files of one format when it is constructed, before anything is written. It then writes them to a
+staging file or folder, in a transaction that leaves the earlier save unchanged if anything fails, maps them before
 another save can replace them, and returns the result, at once or through a `SaveFuture`.
 """
 
@@ -67,7 +67,7 @@ class Run:
 
 
 class Writer(ABC):
-    """Base class of the writers, one for each format: plans a save and writes it.
+    """Base class of the writers, one for each format: one save, which is planned, written and committed.
 
     Args:
         data: The tensordict, lazy stack, tensorclass or non-tensor data.
@@ -113,6 +113,43 @@ class Writer(ABC):
         """Return the paths of all files that are written to the folder."""
         return ()
 
+    # --- the same for all formats
+
+    def start(self, result: Callable[[], Any], *, early: bool = False, pbar: bool | None = False) -> Any:
+        """Save and return the result; with ``early``, return a `SaveFuture` at once.
+
+        Raises:
+            RuntimeError: The folder is not empty and ``existsok`` is False.
+        """
+        if early:
+            if self.is_folder and not self.options.existsok:
+                check_new(self.path)
+            self.hold()
+        return run_save(self.run, result, self.total, early=early, pbar=pbar, where=self.path)
+
+    def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
+        """Write all files and commit them to the target."""
+        options = self.options
+        run = Run(options.num_threads, options.durable, progress, cancelled)
+        with saving(
+            self.path,
+            is_folder=self.is_folder,
+            durable=options.durable,
+            atomic=options.atomic,
+            existsok=options.existsok,
+            size=self.total,
+            count=self.count,
+            files=() if options.atomic else self.paths(),
+        ) as stage:
+            stage.manifest = self.write_and_map(stage.path, run)
+
+    def write_and_map(self, staged: str, run: Run) -> Manifest | None:
+        """Write the staged file, or all files into the staging folder, and map them."""
+        manifest = self.write(staged, run)
+        if self.options.mapped and syscalls.POSIX:  # Windows cannot rename mapped files
+            self.map(staged)  # before another save can replace the files
+        return manifest
+
 
 def save(
     make: Callable[[], Writer], result: Callable[[Writer], Any], *, early: bool = False, pbar: bool | None = False
@@ -144,52 +181,6 @@ def _save(
 ) -> Any:
     # a function of its own, so that the schema is freed before the collector runs again
     writer = make()
-    job = SaveJob(writer)
     if writer.total > SHORT:
         resume_gc()
-    return job.start(lambda: result(writer), early=early, pbar=pbar)
-
-
-class SaveJob:
-    """One save.
-
-    Args:
-        writer: The writer that planned it.
-
-    Raises:
-        RuntimeError: The folder is not empty and ``existsok`` is False.
-    """
-
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
-        if writer.is_folder and not writer.options.existsok:
-            check_new(writer.path)
-
-    def start(self, result: Callable[[], Any], *, early: bool = False, pbar: bool | None = False) -> Any:
-        """Save and return the result; with ``early``, return a `SaveFuture` at once."""
-        if early:
-            self.writer.hold()
-        return run_save(self.run, result, self.writer.total, early=early, pbar=pbar, where=self.writer.path)
-
-    def run(self, progress: Progress | None = None, cancelled: Cancelled | None = None) -> None:
-        """Write all files and commit them to the target."""
-        writer, options = self.writer, self.writer.options
-        run = Run(options.num_threads, options.durable, progress, cancelled)
-        with saving(
-            writer.path,
-            is_folder=writer.is_folder,
-            durable=options.durable,
-            atomic=options.atomic,
-            existsok=options.existsok,
-            size=writer.total,
-            count=writer.count,
-            files=() if options.atomic else writer.paths(),
-        ) as stage:
-            stage.manifest = self.write(stage.path, run)
-
-    def write(self, staged: str, run: Run) -> Manifest | None:
-        """Write the staged file, or all files into the staging folder, and map them."""
-        manifest = self.writer.write(staged, run)
-        if self.writer.options.mapped and syscalls.POSIX:  # Windows cannot rename mapped files
-            self.writer.map(staged)  # before another save can replace the files
-        return manifest
+    return writer.start(lambda: result(writer), early=early, pbar=pbar)

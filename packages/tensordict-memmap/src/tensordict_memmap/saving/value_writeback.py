@@ -16,7 +16,6 @@ from tensordict_core import NonTensorStack
 from tensordict_core.extension import annotation
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import META
-from tensordict_memmap.saving.job import SaveJob
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeWriter
 from tensordict_memmap.schema import nontensor
@@ -52,7 +51,7 @@ def write_back(old: Any, new: Any) -> None:
             f"{folder} was replaced or removed since the tensordict was loaded, so its value is not changed there; "
             "load the tensordict again"
         )
-    SaveJob(TreeWriter(new, folder, SaveOptions(copy_existing=False, mapped=False))).run()
+    TreeWriter(new, folder, SaveOptions(copy_existing=False, mapped=False)).run()
 
 
 def _is_in_a_dataset(folder: Path) -> bool:

@@ -129,7 +129,7 @@ def saving(
         with _saving_file(target, durable, existsok, size) as staged:
             yield Stage(staged, None)
         return
-    if atomic and not existsok:
+    if not existsok:
         check_new(os.path.realpath(target))
     with (
         _prepared(target, durable, size, count if atomic else None) as (path, stage),
