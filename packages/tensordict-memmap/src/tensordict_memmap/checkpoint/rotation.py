@@ -54,7 +54,7 @@ def latest(path: str | os.PathLike[str]) -> Path | None:
     >>> latest("runs").name, sorted(os.listdir("runs"))
     ('step-000300', ['step-000200', 'step-000300'])
     """
-    return next((Path(one) for _, one in _newest_first(_local(path)) if _is_whole(one)), None)
+    return next((Path(one) for one in _newest_first(_local(path)) if _is_whole(one)), None)
 
 
 def rotate(folder: str | os.PathLike[str], keep: int, *, written: str | os.PathLike[str]) -> None:
@@ -73,10 +73,9 @@ def rotate(folder: str | os.PathLike[str], keep: int, *, written: str | os.PathL
     """
     root = os.path.realpath(folder)
     kept = {os.path.realpath(written)}
-    found = list(_newest_first(root))
     old: list[str] = []
     whole = 1
-    for _, path in found:
+    for path in _newest_first(root):
         if os.path.realpath(path) in kept:
             continue
         if whole < keep:
@@ -106,15 +105,14 @@ def _local(path: str | os.PathLike[str]) -> str:
     return str(os.path.realpath(place))
 
 
-def _newest_first(root: str) -> Iterator[tuple[int, str]]:
-    """Yield the steps and paths of the checkpoints in a folder, whole or not."""
+def _newest_first(root: str) -> list[str]:
+    """Return the paths of the checkpoints in a folder, whole or not."""
     try:
         names = os.listdir(root)
     except (FileNotFoundError, NotADirectoryError):
-        names = []
-    matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    for step, name in sorted(((int(match[1]), match[0]) for match in matches), reverse=True):
-        yield step, os.path.join(root, name)
+        return []
+    steps = sorted(((int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
+    return [os.path.join(root, name) for _, name in steps]
 
 
 def _is_whole(path: str) -> bool:

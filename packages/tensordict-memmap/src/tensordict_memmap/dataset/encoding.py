@@ -13,8 +13,6 @@ from tensordict_memmap.schema import nontensor
 TENSOR = "tensor"
 """The kind of a column that holds tensors, which are not encoded."""
 
-KINDS = (TENSOR, "str", "bytes", "json")
-
 
 def kind_of(value: Any) -> str:
     """Return the kind of the column of which a value is an example.

@@ -49,6 +49,7 @@ class RemoteRows(RowReader):
         cache: The folder of the cache; None for a temporary one, which is removed with this object.
         cache_bytes: The number of bytes that cached blocks may take.
         allow_pickle: Whether non-tensor values without a JSON form may be unpickled.
+        folder: The folder of the save in the cache of another process.
 
     Raises:
         FileNotFoundError: There is no saved tensordict.
@@ -56,37 +57,34 @@ class RemoteRows(RowReader):
         ValueError: The save is damaged, is one file, or has rows that do not fit into the cache.
     """
 
-    def __init__(self, url: str, cache: str | None, cache_bytes: int, allow_pickle: bool | None) -> None:
+    def __init__(
+        self, url: str, cache: str | None, cache_bytes: int, allow_pickle: bool | None, folder: str | None = None
+    ) -> None:
         self.url, self.cache, self.cache_bytes, self.allow_pickle = url, cache, cache_bytes, allow_pickle
-        if cache is None:
-            folder = contextlib.ExitStack()
-            weakref.finalize(self, _close, folder, os.getpid())
-            root = folder.enter_context(temporary_folder())
-        else:
-            root = os.path.abspath(cache)
-        with explained(url):
-            self.folder = mirror(url, root)
+        self.folder = self._mirrored() if folder is None else folder
         self._attach()
+
+    def _mirrored(self) -> str:
+        """Return the folder of the save in the cache, which is made if it is not there."""
+        if self.cache is None:
+            stack = contextlib.ExitStack()
+            weakref.finalize(self, _close, stack, os.getpid())
+            root = stack.enter_context(temporary_folder())
+        else:
+            root = os.path.abspath(self.cache)
+        with explained(self.url):
+            return mirror(self.url, root)
 
     @classmethod
     def attached(cls, *state: Any) -> RemoteRows:
         """Return the rows over the cache of another process, or over a new one on another machine."""
         url, cache, cache_bytes, allow_pickle, folder, identity = state
-        if not os.path.exists(os.path.join(folder, INFO)):  # on another machine, or the cache was removed
-            opened = cls(url, cache, cache_bytes, allow_pickle)
-            if opened.identity != identity:
-                raise changed(url)
-            return opened
-        made = cls.__new__(cls)
-        made.url, made.cache, made.cache_bytes, made.allow_pickle, made.folder = (
-            url,
-            cache,
-            cache_bytes,
-            allow_pickle,
-            folder,
-        )
-        made._attach()
-        return made
+        if os.path.exists(os.path.join(folder, INFO)):
+            return cls(url, cache, cache_bytes, allow_pickle, folder)
+        opened = cls(url, cache, cache_bytes, allow_pickle)  # on another machine, or the cache was removed
+        if opened.identity != identity:
+            raise changed(url)
+        return opened
 
     def __reduce__(self) -> Any:
         """Pickle the name of the cache, which processes of the same machine share."""

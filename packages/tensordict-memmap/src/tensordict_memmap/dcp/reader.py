@@ -31,6 +31,7 @@ from tensordict_memmap.dcp.values import stream_of
 from tensordict_memmap.distributed.load import BoxReader
 from tensordict_memmap.distributed.placements import awaited
 from tensordict_memmap.distributed.plan import Box
+from tensordict_memmap.engine.sources import batches
 from tensordict_memmap.engine.syscalls import read_file
 from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest
@@ -182,7 +183,7 @@ class TensorDictReader(StorageReader):
         tensors = [item for item in plan.items if item.type != LoadItemType.BYTE_IO]
         if is_remote(self._path):
             self._fetch(tensors)
-        for group in _groups(tensors, self._entries):
+        for group in batches(tensors, self._nbytes, most_bytes=_STAGED):
             self._read(group, planner)
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
@@ -193,6 +194,11 @@ class TensorDictReader(StorageReader):
         future: Future[None] = Future()
         future.set_result(None)
         return future
+
+    def _nbytes(self, item: ReadItem) -> int:
+        entry = self._entries[item.storage_index.fqn]
+        assert isinstance(entry, Leaf)
+        return _box(item).volume * entry.dtype.itemsize
 
     def _read(self, items: list[ReadItem], planner: LoadPlanner) -> None:
         reader = BoxReader()
@@ -259,23 +265,6 @@ def _tensor(leaf: Leaf) -> TensorStorageMetadata:
 
 def _box(item: ReadItem) -> Box:
     return Box(tuple(item.storage_offsets), tuple(item.lengths))
-
-
-def _groups(items: list[ReadItem], entries: dict[str, Leaf | Value]) -> Iterator[list[ReadItem]]:
-    """Yield items in groups whose bytes fit into host memory together, in case they go elsewhere."""
-    group: list[ReadItem] = []
-    nbytes = 0
-    for item in items:
-        entry = entries[item.storage_index.fqn]
-        assert isinstance(entry, Leaf)
-        size = _box(item).volume * entry.dtype.itemsize
-        if group and nbytes + size > _STAGED:
-            yield group
-            group, nbytes = [], 0
-        group.append(item)
-        nbytes += size
-    if group:
-        yield group
 
 
 # --- lists

@@ -278,9 +278,8 @@ class ShardedSave:
         self, link: Link, run: Run, form: Format, assignment: Assignment, layout: Layout, save_id: str
     ) -> None:
         """Let all ranks upload, and make their save the current one at the URL."""
-        store = Store(self.path)
-        if not self.options.existsok and (store.is_file() or store.sizes()):
-            raise RuntimeError(f"{self.path} exists, and existsok=False requires a new URL; choose another name")
+        if not self.options.existsok:
+            Store(self.path).check_new()
         target = Target(self.path, layout, is_folder=form.is_folder)
         try:
             head = target.head()

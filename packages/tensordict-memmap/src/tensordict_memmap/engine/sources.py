@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import torch
 from tensordict_memmap.schema.dtypes import as_bits, reach
 
 Source = torch.Tensor | np.ndarray | bytes | memoryview
+_Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
@@ -243,6 +244,33 @@ def merged(spans: Iterable[tuple[int, int]], gap: int = 0) -> list[tuple[int, in
         else:
             found.append((start, end))
     return found
+
+
+def batches(
+    items: Iterable[_Item], nbytes: Callable[[_Item], int], *, most_bytes: int, most: int | None = None
+) -> Iterator[list[_Item]]:
+    """Split items into batches, as many in each as fit; an item of more than ``most_bytes`` is a batch of its own.
+
+    Args:
+        items: The items, in order.
+        nbytes: The size of an item in bytes.
+        most_bytes: The maximum number of bytes of a batch.
+        most: The maximum number of items of a batch; by default any.
+
+    >>> list(batches([1, 9, 2, 2], lambda item: item, most_bytes=4))
+    [[1], [9], [2, 2]]
+    """
+    batch: list[_Item] = []
+    left = most_bytes
+    for item in items:
+        size = nbytes(item)
+        if batch and (size > left or len(batch) == most):
+            yield batch
+            batch, left = [], most_bytes
+        batch.append(item)
+        left -= size
+    if batch:
+        yield batch
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

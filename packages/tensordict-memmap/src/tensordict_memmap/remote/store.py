@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-_Item = TypeVar("_Item")
+from tensordict_memmap.engine.sources import batches
 
 _Range = tuple[str, int, int]
 """A path, a start and an end."""
@@ -57,6 +57,15 @@ class Store:
         """Return whether the URL is that of one file."""
         self.fs.invalidate_cache()
         return bool(self.fs.isfile(self.root))
+
+    def check_new(self) -> None:
+        """Refuse a URL that is in use.
+
+        Raises:
+            RuntimeError: There is a file at the URL or under it.
+        """
+        if self.is_file() or self.sizes():
+            raise RuntimeError(f"{self.url} exists, and existsok=False requires a new URL; choose another name")
 
     def size(self) -> int:
         """Return the size in bytes of the file at the URL."""
@@ -120,30 +129,3 @@ class Store:
                         "was truncated or replaced while it was read; open it again"
                     )
                 yield data
-
-
-def batches(
-    items: Iterable[_Item], nbytes: Callable[[_Item], int], *, most_bytes: int, most: int | None = None
-) -> Iterator[list[_Item]]:
-    """Split items into batches for one transfer each; an item of more than ``most_bytes`` is a batch of its own.
-
-    Args:
-        items: The items, in order.
-        nbytes: The size of an item in bytes.
-        most_bytes: The maximum number of bytes of a batch.
-        most: The maximum number of items of a batch; by default any.
-
-    >>> list(batches([1, 9, 2, 2], lambda item: item, most_bytes=4))
-    [[1], [9], [2, 2]]
-    """
-    batch: list[_Item] = []
-    left = most_bytes
-    for item in items:
-        size = nbytes(item)
-        if batch and (size > left or len(batch) == most):
-            yield batch
-            batch, left = [], most_bytes
-        batch.append(item)
-        left -= size
-    if batch:
-        yield batch

@@ -17,8 +17,9 @@ from typing import Any
 
 from tensordict_memmap.engine.executor import check_cancelled
 from tensordict_memmap.engine.future import SaveFuture
+from tensordict_memmap.engine.sources import batches
 from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
-from tensordict_memmap.remote.store import Store, batches
+from tensordict_memmap.remote.store import Store
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
 from tensordict_memmap.storage.staging import temporary_folder
 
@@ -52,8 +53,8 @@ def save_remote(
         RuntimeError: The URL is in use, and ``existsok`` is False.
     """
     store = Store(url)
-    if not existsok and (store.is_file() or store.sizes()):
-        raise RuntimeError(f"{url} exists, and existsok=False requires a new URL; choose another name")
+    if not existsok:
+        store.check_new()
 
     def work(progress: Callable[[int], None] | None, cancelled: Callable[[], bool] | None) -> Any:
         with temporary_folder() as folder:

@@ -17,7 +17,7 @@ import orjson
 from tensordict_core.extension import annotate
 from tensordict_memmap.engine.checksums import DIGITS, Extent
 from tensordict_memmap.engine.file_ranges import file_ranges
-from tensordict_memmap.engine.sources import FileRange, detached
+from tensordict_memmap.engine.sources import FileRange, batches, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.detect import SAFETENSORS
@@ -236,11 +236,5 @@ def split(sizes: Sequence[int], most: int) -> list[range]:
     >>> split([3, 3, 9, 1], 6)
     [range(0, 2), range(2, 3), range(3, 4)]
     """
-    shards = []
-    first, left = 0, most
-    for number, size in enumerate(sizes):
-        if size > left and number > first:
-            shards.append(range(first, number))
-            first, left = number, most
-        left -= size
-    return [*shards, range(first, len(sizes))]
+    shards = batches(range(len(sizes)), sizes.__getitem__, most_bytes=most)
+    return [range(shard[0], shard[-1] + 1) for shard in shards] or [range(0)]

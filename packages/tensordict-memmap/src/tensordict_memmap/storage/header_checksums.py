@@ -61,12 +61,10 @@ def recorded_checksums(header: Header) -> dict[str, str] | None:
     Args:
         header: Its parsed header.
     """
-    filled = [slot.name for slot in header.slots() if slot.begin != slot.end]
-    text = header.metadata.get(CHECKSUMS)
-    if text is None or not text.startswith(_START) or len(text) != len(reserve_checksums(len(filled))) or "-" in text:
+    filled, digits = _recorded(header)
+    if digits is None or "-" in "".join(digits):
         return None
-    places = range(len(_START) + DIGITS, len(text), DIGITS)
-    found = {name: _START + text[place : place + DIGITS] for name, place in zip(filled, places, strict=True)}
+    found = {slot.name: _START + one for slot, one in zip(filled, digits[1:], strict=True)}
     return {name: found.get(name, "") for name in header.names}
 
 
@@ -82,12 +80,11 @@ def verify_packed(fd: int, header: Header, start: bytes, path: str) -> None:
     Raises:
         ValueError: A checksum differs or is missing; the error names the tensors.
     """
-    filled = [slot for slot in header.slots() if slot.begin != slot.end]
-    text = header.metadata.get(CHECKSUMS)
-    if text is None or not text.startswith(_START) or len(text) != len(reserve_checksums(len(filled))):
+    filled, found = _recorded(header)
+    if found is None:
         raise without_checksum(["any tensor"], path)
-    own, *parts = [text[place : place + DIGITS] for place in range(len(_START), len(text), DIGITS)]
-    blank = start.replace(text.encode(), reserve_checksums(len(filled)).encode(), 1)
+    own, *parts = found
+    blank = start.replace(header.metadata[CHECKSUMS].encode(), reserve_checksums(len(filled)).encode(), 1)
     if checksum_of(blank)[-DIGITS:] != own:
         raise damaged(["the header"], path)
     missing = [_name(slot) for slot, digits in zip(filled, parts, strict=True) if "-" in digits]
@@ -100,6 +97,15 @@ def verify_packed(fd: int, header: Header, start: bytes, path: str) -> None:
         ),
         path,
     )
+
+
+def _recorded(header: Header) -> tuple[list[Slot], list[str] | None]:
+    """Return the tensors that have bytes, and the digits of the header and of each of them, if the file has them."""
+    filled = [slot for slot in header.slots() if slot.begin != slot.end]
+    text = header.metadata.get(CHECKSUMS, "")
+    if not text.startswith(_START) or len(text) != len(reserve_checksums(len(filled))):
+        return filled, None
+    return filled, [text[place : place + DIGITS] for place in range(len(_START), len(text), DIGITS)]
 
 
 def _name(slot: Slot) -> str:
