@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tensordict_memmap.distributed.assign import Assignment
-from tensordict_memmap.distributed.layout import Layout, content_of, packed_layout, path_in
+from tensordict_memmap.distributed.layout import Layout, packed_layout, path_in
 from tensordict_memmap.distributed.local_parts import LocalParts
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import ShardPlan
@@ -155,7 +155,7 @@ class _Tree(Format):
             for path, checksum in zip(layout.files, checksums, strict=True):
                 manifest.files[path] = Entry(manifest.files[path].size, checksum)
             for file in layout.whole:
-                manifest.files[file.path] = Entry(file.size, checksum_of(content_of(file)))
+                manifest.files[file.path] = Entry(file.size, checksum_of(b"".join(file.blocks())))
         manifest.names = escaped_names(self.schema)
         for leaf in self.leaves:
             if leaf.alias is not None and leaf.nbytes:

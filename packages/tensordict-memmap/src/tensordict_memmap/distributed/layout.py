@@ -11,14 +11,12 @@ from itertools import accumulate
 
 import numpy as np
 import orjson
-import torch
 
 from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.formats.safetensors.header import INDEX_NAME, SAVE_ID, Form, dump_header, ranks
 from tensordict_memmap.saving.safetensors import shard_index, shard_names, split
 from tensordict_memmap.saving.tree import TreeFile
-from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums
 
 
@@ -73,16 +71,6 @@ class Layout:
 def path_in(folder: str, path: str) -> str:
     """Return the path of a file in a staged folder, or the staged file."""
     return f"{folder}/{path}" if path else folder
-
-
-def content_of(file: TreeFile) -> bytes:
-    """Return the bytes of a file that the coordinator writes alone."""
-    block = np.zeros(file.size, dtype=np.uint8)
-    for part in file.ranges:
-        source = part.source
-        data = as_bytes(source).numpy() if isinstance(source, torch.Tensor) else np.frombuffer(source, dtype=np.uint8)
-        block[part.offset : part.offset + len(data)] = data
-    return block.tobytes()
 
 
 def packed_layout(

@@ -21,7 +21,7 @@ import torch
 from tensordict_memmap.distributed.assign import Share
 from tensordict_memmap.distributed.byte_ranges import ByteRanges, join_cut, parse_cut
 from tensordict_memmap.distributed.collectives import gather, receive, scatter
-from tensordict_memmap.distributed.layout import Layout, content_of
+from tensordict_memmap.distributed.layout import Layout
 from tensordict_memmap.distributed.placements import Part
 from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.distributed.rendezvous import Link
@@ -232,7 +232,7 @@ class Target:
             for file, number, tag in orjson.loads(message):
                 tags.setdefault(file, {})[number] = tag
         for file in whole:
-            self.store.write(self.start + file.path, content_of(file))
+            self.store.write(self.start + file.path, b"".join(file.blocks()))
         for number, upload in enumerate(self.plan.uploads):
             if upload:
                 self.calls.complete(self.plan.files[number], upload, tags.get(number, {}))

@@ -32,20 +32,23 @@ def shows_progress(pbar: bool | None) -> bool:
 
 
 @contextlib.contextmanager
-def progress_bar(
-    total: int, also: Callable[[int], None] | None = None, *, delay: float | None = None
-) -> Iterator[Callable[[int], None]]:
-    """Show the number of written bytes on standard error.
+def progress_if_long(
+    total: int, pbar: bool | None, also: Callable[[int], None] | None = None
+) -> Iterator[Callable[[int], None] | None]:
+    """Show the number of written bytes on standard error, unless ``pbar`` or the terminal rules out a bar.
 
     Args:
         total: The number of bytes to write.
+        pbar: Whether to show a bar at once; None shows one on a terminal after two seconds.
         also: Another progress callback to call.
-        delay: The seconds after which the bar appears; None is two, 0 is at once.
 
     Yields:
-        A function that takes the number of bytes just written; any thread may call it.
+        A function that takes the number of bytes just written, which any thread may call; ``also`` without a bar.
     """
-    bar = _Delayed(total, _DELAY if delay is None else delay)
+    if not shows_progress(pbar):
+        yield also
+        return
+    bar = _Delayed(total, 0 if pbar else _DELAY)
     lock = threading.Lock()
 
     def report(nbytes: int) -> None:
@@ -58,18 +61,6 @@ def progress_bar(
         yield report
     finally:
         bar.close()
-
-
-@contextlib.contextmanager
-def progress_if_long(
-    total: int, pbar: bool | None, also: Callable[[int], None] | None = None
-) -> Iterator[Callable[[int], None] | None]:
-    """Yield the function of `progress_bar`, or ``also`` if ``pbar`` or the terminal rules out a bar."""
-    if not shows_progress(pbar):
-        yield also
-        return
-    with progress_bar(total, also, delay=0 if pbar else None) as report:
-        yield report
 
 
 class _Delayed:

@@ -12,15 +12,15 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from tensordict_memmap.engine import executor, syscalls
-from tensordict_memmap.engine.sources import FileRange, check_memory, chunks, detached
+from tensordict_memmap.engine.sources import FileRange, detached
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
@@ -31,7 +31,6 @@ from tensordict_memmap.saving.job import Run, Writer
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.saving.tree import TreeFile, leaf_files, node_files, refuse_mapped
 from tensordict_memmap.schema.build import build, remember_file
-from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Dense, Leaf, nodes
 from tensordict_memmap.schema.plan import check_source, plan_to_save
 from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
@@ -299,28 +298,13 @@ def _compress(archive: zipfile.ZipFile, file: TreeFile, method: int, level: int 
     info._compresslevel = level  # type: ignore[attr-defined]  # what ZipFile.write sets from its own argument
     with archive.open(info, "w", force_zip64=file.size >= 1 << 31) as out:
         written = 0
-        for block in _blocks(file.ranges):
+        for block in file.blocks():
             run.check_cancelled()
             out.write(block)
             written += len(block)
             run.count(len(block))
         for start in range(written, file.size, JOB_BYTES):  # a file without a source is filled with zeros
             out.write(bytes(min(JOB_BYTES, file.size - start)))
-
-
-def _blocks(ranges: Sequence[FileRange]) -> Iterator[bytes]:
-    """Yield the bytes of consecutive ranges, a few megabytes at a time."""
-    for one in ranges:
-        source = one.source
-        if isinstance(source, torch.Tensor):
-            check_memory(one.key, source)
-            plain = source.detach()
-            for part, _ in chunks(plain, plain.element_size(), JOB_BYTES):
-                yield as_bytes(part.cpu().as_subclass(torch.Tensor)).numpy().tobytes()
-        else:
-            data = memoryview(cast(Any, source)).cast("B") if len(source) else memoryview(b"")
-            for start in range(0, len(data), JOB_BYTES):
-                yield bytes(data[start : start + JOB_BYTES])
 
 
 def _slices(data: memoryview) -> Callable[[int, int], memoryview]:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -19,7 +19,8 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import Extent
 from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.sink import reserve_files
-from tensordict_memmap.engine.sources import FileRange, detached
+from tensordict_memmap.engine.sources import FileRange, check_memory, chunks, detached
+from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
@@ -27,6 +28,7 @@ from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
 from tensordict_memmap.saving.job import Run, Writer
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.build import build, fill
+from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves, nodes, plain, show
 from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.manifest import Entry, Manifest
@@ -47,6 +49,20 @@ class TreeFile(NamedTuple):
     ranges: list[FileRange]
     size: int
     key: Any = None
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, whose ranges are consecutive, a few megabytes at a time."""
+        for one in self.ranges:
+            source = one.source
+            if isinstance(source, torch.Tensor):
+                check_memory(one.key, source)
+                plain = source.detach()
+                for part, _ in chunks(plain, plain.element_size(), JOB_BYTES):
+                    yield as_bytes(part.cpu().as_subclass(torch.Tensor)).numpy().tobytes()
+            else:
+                data = memoryview(cast(Any, source)).cast("B") if len(source) else memoryview(b"")
+                for start in range(0, len(data), JOB_BYTES):
+                    yield bytes(data[start : start + JOB_BYTES])
 
 
 def node_files(node: Node) -> Iterator[TreeFile]:

@@ -125,7 +125,7 @@ class RowsCommitted:
         for part in parts:
             numbers += [part.start, part.done, part.stop]
         if (
-            any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers)
+            not _are_counts(*numbers)
             or shown < rows
             or any(not part.start <= part.done <= part.stop or part.done < rows for part in parts)
             or not isinstance(meta, list)
@@ -146,17 +146,19 @@ class RowsCommitted:
         return replace(self, rows=rows, shown=max(rows, self.shown), parts=tuple(open_parts))
 
 
+def _are_counts(*numbers: Any) -> bool:
+    """Return whether numbers from a file are those of rows or bytes."""
+    return all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+
+
 def _read_ring(capacity: Any, slots: Any, head: Any) -> Ring:
-    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in (capacity, slots, head)):
-        raise ValueError("not a ring of slots")
-    if not 0 < capacity < slots:
+    if not _are_counts(capacity, slots, head) or not 0 < capacity < slots:
         raise ValueError("not a ring of slots")
     return Ring(capacity, slots, head)
 
 
 def _read_ragged(nbytes: Any, shown: Any, row: Any, kind: Any) -> RaggedState:
-    numbers = [nbytes, shown, *row]
-    if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers) or type(kind) is not str:
+    if not _are_counts(nbytes, shown, *row) or type(kind) is not str:
         raise ValueError("not the state of a ragged column")
     return RaggedState(nbytes, max(nbytes, shown), tuple(row), kind)
 

@@ -54,16 +54,8 @@ def unreplaced(folder: str | os.PathLike[str], load: Callable[[], _T]) -> _T:
     path = os.path.abspath(folder)
     for attempt in range(_MOST_ATTEMPTS):
         before = _witness(path)
-        try:
-            loaded = load()
-        except Replaced:
-            pass
-        except Exception:  # files of two saves may not match, which raises errors of any type
-            if _witness(path) == before:
-                raise
-        else:
-            if _witness(path) == before:
-                return loaded
+        with contextlib.suppress(Replaced):
+            return _if_unchanged(load, lambda: _witness(path) == before)  # noqa: B023  # called at once
         time.sleep(random.random() * min(attempt, 10) / 1000)
     raise BlockingIOError(
         f"{path} was replaced during each of {_MOST_ATTEMPTS} attempts to load it; save there less often, or elsewhere"
@@ -85,17 +77,26 @@ def read_folder(path: str | os.PathLike[str], read: Callable[[SavedFolder], _T])
         root = os.path.abspath(path)
         transaction.recover(root)
         folder = SavedFolder(root)
-        try:
-            found = read(folder)
-        except Exception:
-            if folder.is_unchanged():
-                raise
-        else:
-            if folder.is_unchanged():
-                return found
-        raise Replaced
+        return _if_unchanged(lambda: read(folder), folder.is_unchanged)
 
     return unreplaced(path, load)
+
+
+def _if_unchanged(load: Callable[[], _T], is_unchanged: Callable[[], bool]) -> _T:
+    """Return the result of a load, or raise its error, unless something was replaced meanwhile.
+
+    Raises:
+        Replaced: Something was: files of two saves may not match, which raises errors of any type.
+    """
+    try:
+        loaded = load()
+    except Exception:
+        if is_unchanged():
+            raise
+    else:
+        if is_unchanged():
+            return loaded
+    raise Replaced
 
 
 def _witness(path: str) -> Any:
