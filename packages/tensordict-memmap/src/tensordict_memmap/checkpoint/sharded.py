@@ -19,19 +19,9 @@ from torch.utils import _pytree as pytree
 from tensordict_core import TensorCollection, TensorDict, is_tensor_collection
 from tensordict_memmap.checkpoint.state import key_path, pack
 from tensordict_memmap.schema import nontensor
-from tensordict_memmap.schema.sharded import has_distributed
+from tensordict_memmap.schema.sharded import has_distributed, rank_and_size
 
 Path = tuple[str, ...]
-
-
-def is_coordinator() -> bool:
-    """Return whether this is the rank that saves the parts that all ranks have in common.
-
-    >>> is_coordinator()
-    True
-    """
-    dist = torch.distributed
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
 # --- random states
@@ -83,9 +73,7 @@ def rng_of_this_rank(state: dict[str, Any]) -> dict[str, Any] | None:
     """
     if "ranks" not in state:
         return state
-    dist = torch.distributed
-    running = dist.is_available() and dist.is_initialized()
-    rank, size = (dist.get_rank(), dist.get_world_size()) if running else (0, 1)
+    rank, size = rank_and_size()
     if size != len(state["ranks"]):
         warnings.warn(
             f"the checkpoint holds the random states of {len(state['ranks'])} ranks, and {size} load it; their "

@@ -12,7 +12,6 @@ No value is pickled: a value without an exact JSON form raises an error that nam
 
 from __future__ import annotations
 
-import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ import torch
 from tensordict_core import TensorCollection, is_tensor_collection
 from tensordict_core.extension import JSON_TAG
 from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.dtypes import reach
 from tensordict_memmap.schema.node import Value, nodes
 from tensordict_memmap.schema.plan import plan
 
@@ -272,9 +272,7 @@ class _Unpacker:
 def _copied(tensor: torch.Tensor, strides: Sequence[int] | None) -> torch.Tensor:
     if strides is None:
         return tensor.clone()
-    if len(strides) != tensor.dim() or any(type(n) is not int or n < 0 for n in strides):
-        raise ValueError(f"the strides {strides!r:.100} do not fit the shape {list(tensor.shape)}")
-    reach = 1 + sum(stride * (size - 1) for stride, size in zip(strides, tensor.shape, strict=True))
-    if reach != math.prod(tensor.shape):
+    are_strides = len(strides) == tensor.dim() and all(type(n) is int and n >= 0 for n in strides)
+    if not are_strides or reach(tensor.shape, strides) != tensor.numel():
         raise ValueError(f"the strides {strides!r:.100} do not fit the shape {list(tensor.shape)}")
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

@@ -34,7 +34,6 @@ from tensordict_memmap.checkpoint.rng import (
 from tensordict_memmap.checkpoint.rotation import checkpoint_name, latest, rotate
 from tensordict_memmap.checkpoint.sharded import (
     gather_rng,
-    is_coordinator,
     is_sharded,
     read_shards,
     report_failure,
@@ -47,6 +46,7 @@ from tensordict_memmap.remote.urls import is_remote
 from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema import nontensor
+from tensordict_memmap.schema.sharded import rank_and_size
 
 RECORD = "checkpoint"
 """The key of the record in the saved tensordict."""
@@ -163,7 +163,7 @@ def save_checkpoint(
     data, sharded = _packed(objects, step, rng, extra, target, timeout=timeout, pending=pending)
 
     def complete() -> Path:
-        if keep is not None and (not sharded or is_coordinator()):
+        if keep is not None and (not sharded or rank_and_size()[0] == 0):
             rotate(path, keep, written=target)
         return Path(target)
 

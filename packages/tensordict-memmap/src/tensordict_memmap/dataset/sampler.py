@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch.utils.data import IterableDataset, Sampler, get_worker_info
+
+from tensordict_memmap.schema.sharded import rank_and_size
 
 T = TypeVar("T")
 
@@ -119,11 +120,9 @@ class RowSampler(Sampler[list[int]]):
         drop_last: bool = False,
         chunk: int = 1,
     ) -> None:
-        grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if world_size is None:
-            world_size = torch.distributed.get_world_size() if grouped else 1
-        if rank is None:
-            rank = torch.distributed.get_rank() if grouped else 0
+        own_rank, own_size = rank_and_size()
+        rank = own_rank if rank is None else rank
+        world_size = own_size if world_size is None else world_size
         self.rows = rows if isinstance(rows, int) else len(rows)
         self.batch_size, self.shuffle, self.seed, self.chunk = batch_size, shuffle, seed, chunk
         self.rank, self.world_size, self.drop_last = rank, world_size, drop_last

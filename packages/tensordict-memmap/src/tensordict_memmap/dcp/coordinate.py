@@ -174,14 +174,9 @@ class Coordinator:
     def abort(self) -> None:
         """Remove the staged files, if the save was not finished."""
         transaction, self._transaction = self._transaction, None
-        if transaction is None:
-            return
-        error = sys.exc_info()[1] or RuntimeError("the save was given up")
-        try:
+        if transaction is not None:
+            error = sys.exc_info()[1] or RuntimeError("the save was given up")
             transaction.__exit__(type(error), error, error.__traceback__)
-        except BaseException as raised:
-            if raised is not error:
-                raise
 
 
 def _write_header(path: str, text: bytes, reserved: int, durable: bool) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import orjson
 import torch
-import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
@@ -33,6 +32,7 @@ from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import check_source
+from tensordict_memmap.schema.sharded import rank_and_size
 from tensordict_memmap.storage.removal import remove_tree
 
 
@@ -153,7 +153,7 @@ class TensorDictWriter(StorageWriter):
         >>> TensorDictWriter("run").set_up_storage_writer(True)
         """
         self._give_up()
-        if not kwargs.get("use_collectives", True) and dist.is_initialized() and dist.get_world_size() > 1:
+        if not kwargs.get("use_collectives", True) and rank_and_size()[1] > 1:
             raise ValueError(
                 "use_collectives=False saves a checkpoint for each rank, and TensorDictWriter writes one of all ranks; "
                 "leave it out"

@@ -24,6 +24,7 @@ from tensordict_memmap.engine.scatter import run_offsets
 from tensordict_memmap.engine.sink import error_context
 from tensordict_memmap.engine.sources import Scattered, chunks
 from tensordict_memmap.engine.tuning import JOB_BYTES
+from tensordict_memmap.schema.dtypes import reach
 from tensordict_memmap.tensor.mapping import Mapping
 
 READ_RUN_MIN = 16 << 10
@@ -155,7 +156,7 @@ def _read_runs(fd: int, path: str, part: Scattered, outer: int, run: int, first:
 def _copy_short_runs(fd: int, path: str, out: torch.Tensor, start: int, strides: Sequence[int]) -> None:
     """Copy a part of a tensor from a mapping of the span that holds it."""
     width, size = out.element_size(), tuple(out.shape)
-    end = start + width + sum((count - 1) * step for count, step in zip(size, strides, strict=True))
+    end = start + reach(size, strides) - 1 + width
     base = start - start % syscalls.PAGE
     mapping = Mapping(fd, path, end - base, offset=base, mode="r")
     # as bytes, since the first element need not be aligned to its width

@@ -21,6 +21,7 @@ import torch
 
 from tensordict_memmap.engine.sources import collapse, merged
 from tensordict_memmap.remote.store import Store
+from tensordict_memmap.schema.dtypes import reach
 
 _MOST_REQUEST_BYTES = 1 << 23
 
@@ -108,7 +109,7 @@ def _spans(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
     if shape and strides[-1] == width:
         length, shape, strides = shape[-1] * width, shape[:-1], strides[:-1]
     if math.prod(shape) > _MOST_SPANS:
-        yield start, start + length + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+        yield start, start + reach(shape, strides) - 1 + length
         return
     for place in itertools.product(*map(range, shape)):
         first = start + sum(number * step for number, step in zip(place, strides, strict=True))

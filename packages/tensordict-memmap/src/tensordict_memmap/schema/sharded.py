@@ -1,9 +1,11 @@
-"""Sharded leaves: whether a tensordict holds DTensors, without importing torch's distributed tensors."""
+"""Sharded leaves: whether a tensordict holds DTensors, without importing torch's distributed tensors, and the ranks."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
+
+import torch
 
 
 def has_distributed(data: Any) -> bool:
@@ -20,3 +22,15 @@ def has_distributed(data: Any) -> bool:
         return any(isinstance(leaf, kind) for leaf in getattr(data, "_leaves", tuple)())
     except RecursionError:  # what follows names the key that is nested too deep
         return False
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return the rank of this process in the default process group, and the number of its ranks; 0 and 1 without one.
+
+    >>> rank_and_size()
+    (0, 1)
+    """
+    dist = torch.distributed
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()

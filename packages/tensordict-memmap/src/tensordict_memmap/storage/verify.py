@@ -52,7 +52,7 @@ def leaf_files(node: Node, only: tuple[str, ...] = ()) -> dict[str, Leaf]:
     return found
 
 
-def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], mode: str | None) -> str | None:
+def open_sealed(root: str, manifest: Manifest, leaves: dict[str, Leaf], mode: str | None) -> str | None:
     """Return the mode for mapping leaves; for ``"r+"`` drops their checksums first.
 
     Args:
@@ -61,8 +61,6 @@ def open_sealed(root: str, manifest: Manifest | None, leaves: dict[str, Leaf], m
         leaves: The leaves to map, by the paths of their files.
         mode: The mode that the caller requests.
     """
-    if manifest is None:
-        return mode
     sealed = [path for path in leaves if (entry := manifest.files.get(path)) and entry.checksum is not None]
     if sealed and mode == "r+":
         transaction.drop_checksums(root, sealed)
