@@ -18,7 +18,7 @@ from tensordict_memmap.dataset.columns import check_growable
 from tensordict_memmap.dataset.describe import as_html, as_text
 from tensordict_memmap.dataset.remote import DEFAULT_CACHE_BYTES, RemoteRows
 from tensordict_memmap.dataset.ring import RingRows, new_ring
-from tensordict_memmap.dataset.rows import Rows
+from tensordict_memmap.dataset.rows import Rows, open_rows
 from tensordict_memmap.dataset.schema import Key, plan_rows
 from tensordict_memmap.dataset.upload import upload
 from tensordict_memmap.dataset.writer import Writer, write_empty
@@ -179,7 +179,7 @@ class MemmapDataset:
             if part is not None:
                 raise ValueError("part is for writers; pass mode='r+', or leave part out and index the dataset")
             seen = _stamp(path)
-            return cls(path, Rows.open(os.path.realpath(path), "r", allow_pickle), allow_pickle, seen)
+            return cls(path, open_rows(os.path.realpath(path), "r", allow_pickle), allow_pickle, seen)
         writer = Writer(os.path.realpath(path), part, durable, allow_pickle)
         made = cls(path, None, allow_pickle, None)
         made._writer = writer
@@ -223,7 +223,7 @@ class MemmapDataset:
     def _rows(self) -> Any:
         """The committed rows: a tensordict, or `Rows` with ragged columns, or `RingRows`, or `RemoteRows`."""
         if self._td is None:
-            self._td = Rows.open(self._path, "r" if self._writer is None else "r+", self._allow_pickle)
+            self._td = open_rows(self._path, "r" if self._writer is None else "r+", self._allow_pickle)
         return self._td
 
     def __len__(self) -> int:
@@ -361,12 +361,11 @@ class MemmapDataset:
         >>> before, len(MemmapDataset.open("rows"))
         (0, 1)
         """
-        self._committed(self._check_writer().commit())
-
-    def _committed(self, changed: bool) -> None:
-        if changed and isinstance(self._td, RingRows):
+        if not self._check_writer().commit():
+            return
+        if isinstance(self._td, RingRows):
             self._td.refresh()  # the slots stay mapped
-        elif changed:
+        else:
             self._td = None
 
     def resize(self, rows: int) -> None:
@@ -399,15 +398,7 @@ class MemmapDataset:
         """Overwrite committed rows in place; readers may see a partial change."""
         if self._check_writer().part is not None:
             raise RuntimeError("the writer of a part cannot overwrite committed rows; open the dataset without a part")
-        if isinstance(self._rows, Rows):
-            raise RuntimeError(
-                "rows with ragged columns cannot be overwritten, since they have the place of their first size only; "
-                "append new rows"
-            )
-        if isinstance(self._rows, RingRows):
-            self._rows.write(index, value)
-        else:
-            self._rows[index] = value
+        self._rows[index] = value
 
     def close(self) -> None:
         """Commit all written rows and release the lock; the dataset can still be read.

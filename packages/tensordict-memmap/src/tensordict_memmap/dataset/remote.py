@@ -31,7 +31,7 @@ from tensordict_memmap.dataset.mirror import (
     mirror,
 )
 from tensordict_memmap.dataset.row_numbers import RowReader
-from tensordict_memmap.dataset.rows import Rows
+from tensordict_memmap.dataset.rows import Rows, open_rows
 from tensordict_memmap.loading.remote import RemoteSave
 from tensordict_memmap.remote.block_cache import BLOCK_BYTES, BlockCache, CachedFile, Spans
 from tensordict_memmap.remote.store import Store
@@ -104,7 +104,7 @@ class RemoteRows(RowReader):
             partial(Store, self.url),
             partial(check_versions, self.url, info["versions"]),
         )
-        rows = Rows.open(place, "r", self.allow_pickle)
+        rows = open_rows(place, "r", self.allow_pickle)
         self.rows = rows if isinstance(rows, Rows) else Rows(rows, {})
         numbers = {file.path: number for number, file in enumerate(files)}
         columns = [(tuple(key), numbers[file], width) for key, file, width in info["columns"] if file in numbers]

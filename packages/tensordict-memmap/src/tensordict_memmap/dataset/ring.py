@@ -51,14 +51,6 @@ class RingRows(RowReader):
         self.root, self.slots, self.ring = root, slots, ring
         self._seen: syscalls.Stamp | None = None
 
-    @classmethod
-    def read(cls, folder: SavedFolder, mode: str, allow_pickle: bool | None) -> RingRows:
-        """Open the slots of a folder."""
-        folder.shows_slots = True
-        ring = latest(folder.root)
-        slots = open_folder(folder, LoadRequest(mode=mode, allow_pickle=allow_pickle))
-        return cls(folder.root, slots.lock_(), ring)
-
     def __len__(self) -> int:
         """Return the number of valid rows."""
         return self.ring.rows
@@ -79,8 +71,8 @@ class RingRows(RowReader):
         batch = self.slots[self._slots(rows)]
         return self._checked(int(rows.min()), batch) if len(rows) else batch
 
-    def write(self, index: Any, value: Any) -> None:
-        """Overwrite rows by position, in place."""
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Overwrite rows in place."""
         self.slots[self._slots(row_numbers(index, len(self)))] = value
 
     def _slots(self, rows: Any) -> Any:
@@ -100,6 +92,14 @@ class RingRows(RowReader):
                     f"row {oldest}; call refresh() and read again"
                 )
         return batch
+
+
+def read_ring(folder: SavedFolder, mode: str, allow_pickle: bool | None) -> RingRows:
+    """Open the slots of a folder."""
+    folder.shows_slots = True
+    ring = latest(folder.root)
+    slots = open_folder(folder, LoadRequest(mode=mode, allow_pickle=allow_pickle))
+    return RingRows(folder.root, slots.lock_(), ring)
 
 
 def latest(root: str) -> Ring:

@@ -10,7 +10,7 @@ import torch
 from tensordict_core import NonTensorStack
 from tensordict_memmap.calls.load import load_memmap
 from tensordict_memmap.dataset.ragged import RaggedReader
-from tensordict_memmap.dataset.ring import RingRows
+from tensordict_memmap.dataset.ring import read_ring
 from tensordict_memmap.dataset.row_numbers import RowReader
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats.parse_tree import parse
@@ -47,33 +47,16 @@ class Rows(RowReader):
     def __init__(self, fixed: Any, ragged: dict[Path, RaggedReader]) -> None:
         self.fixed, self.ragged = fixed, ragged
 
-    @classmethod
-    def open(cls, root: str, mode: str, allow_pickle: bool | None) -> Any:
-        """Return the rows of a folder: a tensordict, `RingRows` of a ring, or `Rows` with ragged columns."""
-        document = syscalls.read_file(f"{root}/{NAME}") or b""
-        if b'"ring":' in document and _is_ring(root):
-            return read_folder(root, lambda folder: RingRows.read(folder, mode, allow_pickle))
-        if b'"ragged":' not in document:
-            return load_memmap(root, mode=mode, allow_pickle=allow_pickle).lock_()
-        return read_folder(root, lambda folder: cls._read(folder, mode, allow_pickle))
-
-    @classmethod
-    def _read(cls, folder: SavedFolder, mode: str, allow_pickle: bool | None) -> Any:
-        manifest = folder.count(ownership.read_manifest(folder.root))
-        committed = manifest.rows_committed if manifest is not None else None
-        states = {} if committed is None else committed.ragged
-        found = [leaf for leaf in leaves(parse(folder)) if leaf.file in states]
-        if not found:
-            return load_memmap(folder.root, mode=mode, allow_pickle=allow_pickle).lock_()
-        selection = _Without([leaf.key for leaf in found])
-        fixed = open_any(folder.root, LoadRequest(selection=selection, mode=mode, allow_pickle=allow_pickle)).lock_()
-        # Rows are only appended, so the files hold at least as many as the tensordict, whatever was committed since.
-        readers = {leaf.key: RaggedReader(folder.root, leaf, states[leaf.file], len(fixed)) for leaf in found}
-        return cls(fixed, readers)
-
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.fixed)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Refuse to overwrite rows."""
+        raise RuntimeError(
+            "rows with ragged columns cannot be overwritten, since they have the place of their first size only; "
+            "append new rows"
+        )
 
     def tensordict(self) -> Any:
         """Return all rows as a locked tensordict over the files."""
@@ -103,6 +86,29 @@ class Rows(RowReader):
         for key, value in columns.items():
             batch.set(key, value)
         return batch
+
+
+def open_rows(root: str, mode: str, allow_pickle: bool | None) -> Any:
+    """Return the rows of a folder: a tensordict, `RingRows` of a ring, or `Rows` with ragged columns."""
+    document = syscalls.read_file(f"{root}/{NAME}") or b""
+    if b'"ring":' in document and _is_ring(root):
+        return read_folder(root, lambda folder: read_ring(folder, mode, allow_pickle))
+    if b'"ragged":' in document:
+        return read_folder(root, lambda folder: _read_ragged(folder, mode, allow_pickle))
+    return load_memmap(root, mode=mode, allow_pickle=allow_pickle).lock_()
+
+
+def _read_ragged(folder: SavedFolder, mode: str, allow_pickle: bool | None) -> Any:
+    manifest = folder.count(ownership.read_manifest(folder.root))
+    committed = manifest.rows_committed if manifest is not None else None
+    states = {} if committed is None else committed.ragged
+    found = [leaf for leaf in leaves(parse(folder)) if leaf.file in states]
+    if not found:
+        return load_memmap(folder.root, mode=mode, allow_pickle=allow_pickle).lock_()
+    selection = _Without([leaf.key for leaf in found])
+    fixed = open_any(folder.root, LoadRequest(selection=selection, mode=mode, allow_pickle=allow_pickle)).lock_()
+    # Rows are only appended, so the files hold at least as many as the tensordict, whatever was committed since.
+    return Rows(fixed, {leaf.key: RaggedReader(folder.root, leaf, states[leaf.file], len(fixed)) for leaf in found})
 
 
 def _is_ring(root: str) -> bool:
