@@ -83,6 +83,16 @@ def test_a_checkpoint_is_a_tensordict_with_readable_keys():
     assert torch.equal(fresh[0].weight, run.model[0].weight)
 
 
+def test_a_parameter_has_its_key_beside_one_of_the_same_name_above():
+    model = nn.Linear(2, 3, bias=False)
+    model.inner = nn.Linear(1, 1, bias=False)
+    save_checkpoint("run", model=model, extra={"a": torch.ones(1), "b": {"a": torch.zeros(2)}})
+    saved = TensorDict.load("run")
+    assert torch.equal(saved["model", "weight"], model.weight)
+    assert torch.equal(saved["model", "inner", "weight"], model.inner.weight)
+    assert saved["extra", "b", "a"].shape == (2,)
+
+
 def test_a_plain_load_of_a_checkpoint_is_private():
     model = nn.Linear(3, 2)
     save_checkpoint("run", model=model)

@@ -15,7 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from tensordict_core import TensorDict
-from tensordict_memmap import compare, latest, load_checkpoint, save_checkpoint
+from tensordict_memmap import compare, latest, load_checkpoint, load_memmap, save_checkpoint
+from tensordict_memmap.checkpoint import state
 from tensordict_memmap.distributed import save as saves
 from tensordict_memmap.distributed.errors import RankError
 
@@ -88,6 +89,35 @@ def five(ranks, tmp_path):
     """The state after five steps on two ranks."""
     ranks.run(2, straight, str(tmp_path / "five"), Shard(0), 5)
     return tmp_path / "five"
+
+
+def same_names(rank, path, elsewhere):
+    """Save and restore a model whose parameters have one name at two depths, one of them under another key on request.
+
+    Earlier releases stored the inner one so, with its place in the record.
+    """
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    models = [nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)]
+    for model in models:
+        model.inner = nn.Linear(4, 4, bias=False)
+        for layer in (model, model.inner):
+            layer.weight = nn.Parameter(distribute_tensor(torch.rand(4, 4), mesh, [Shard(0)]))
+    is_put = state._Packer.is_put
+    if elsewhere:
+        state._Packer.is_put = lambda self, place, value: (
+            place[-2:] != ("inner", "weight") and is_put(self, place, value)
+        )
+    save_checkpoint(path, model=models[0], rng=False)
+    state._Packer.is_put = is_put
+    load_checkpoint(path, model=models[1])
+    for one, two in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert isinstance(two, DTensor) and torch.equal(one.to_local(), two.to_local())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_parameters_of_one_name_at_two_depths_are_restored(ranks, tmp_path, elsewhere):
+    ranks.run(2, same_names, str(tmp_path / "run"), elsewhere)
+    assert (("model", "~0") in load_memmap(tmp_path / "run").keys(True, True)) == elsewhere
 
 
 OPTIONS = {

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tensordict_core import TensorCollection, TensorDict, is_tensor_collection
-from tensordict_memmap.checkpoint.state import key_path, pack
+from tensordict_memmap.checkpoint.state import key_path, pack, places
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.sharded import has_distributed, rank_and_size
 
@@ -103,12 +103,18 @@ def is_sharded(state: Any) -> bool:
     return any(has_distributed(leaf) if is_tensor_collection(leaf) else _is_distributed(leaf) for leaf in leaves)
 
 
-def read_shards(loaded: TensorCollection, objects: Mapping[str, Any], state_of: Callable[[str, Any], Any]) -> None:
+def read_shards(
+    loaded: TensorCollection,
+    objects: Mapping[str, Any],
+    records: Mapping[str, Any],
+    state_of: Callable[[str, Any], Any],
+) -> None:
     """Replace tensors of a loaded checkpoint by DTensors as the objects have them; this rank reads its ranges only.
 
     Args:
         loaded: The loaded checkpoint, which is unlocked if an object has DTensors.
         objects: The objects to restore.
+        records: The records of their states.
         state_of: A function that returns the state of an object with a name.
     """
     if "torch.distributed.tensor" not in sys.modules:  # there are no DTensors
@@ -117,10 +123,12 @@ def read_shards(loaded: TensorCollection, objects: Mapping[str, Any], state_of: 
     for name, one in objects.items():
         state = state_of(name, one)
         targets = [*_held_targets(state, name), *_optimizer_targets(one, (name,), loaded)]
+        elsewhere = places(records[name], name) if targets else {}
         for path, target in targets:
-            saved = loaded.get(path, None)
+            place = elsewhere.get(path, path)
+            saved = loaded.get(place, None)
             if isinstance(saved, torch.Tensor) and saved.shape == target.shape:
-                like.set(path, target.detach())
+                like.set(place, target.detach())
     if not like.is_empty():
         from tensordict_memmap.distributed.load import sharded_like  # imports torch.distributed
 

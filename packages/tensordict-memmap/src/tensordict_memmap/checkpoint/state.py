@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensordict_core import TensorCollection, is_tensor_collection
+from tensordict_core import TensorCollection, TensorDict, is_tensor_collection
 from tensordict_core.extension import JSON_TAG
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.dtypes import reach
@@ -71,8 +71,23 @@ def unpack(record: Any, tensors: TensorCollection, name: str, *, copy: bool = Tr
     >>> unpack(record, TensorDict(tensors), "optimizer")
     {'state': {0: (tensor(3.), None)}}
     """
+    return _unpacked(_Unpacker(tensors, copy), record, name)
+
+
+def places(record: Any, name: str) -> dict[Path, Path]:
+    """Return where the tensors of a record are stored that are not under the keys of their positions, by these keys.
+
+    >>> places({"a": {"$": "tensor"}, "b": [{"$": "tensor", "at": ["model", "~0"]}]}, "model")
+    {('model', 'b', '0'): ('model', '~0')}
+    """
+    finder = _PlaceFinder(TensorDict({}), copy=False)
+    _unpacked(finder, record, name)
+    return finder.found
+
+
+def _unpacked(unpacker: _Unpacker, record: Any, name: str) -> Any:
     try:
-        return _Unpacker(tensors, copy).unpack(record, (name,))
+        return unpacker.unpack(record, (name,))
     except (AttributeError, IndexError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"the record of {name!r} is damaged ({error}); restore the checkpoint") from error
 
@@ -171,23 +186,15 @@ class _Packer:
         return form
 
     def is_put(self, path: Path, value: Any) -> bool:
-        node = self.tensors
-        for part in path[:-1]:
-            inner = node.get(part)
-            if not part or not (inner is None or type(inner) is dict):
-                return False
-            if inner is None:
-                break
-            node = inner
-        if type(node.get(path[-1])) is not type(None) or not all(path):
+        """Store a value at a place; return False if the place is taken, or if a name in it is empty."""
+        if not all(path):
             return False
-        node = self.tensors
+        node: Any = self.tensors
         for part in path[:-1]:
             node = node.setdefault(part, {})
-        if path[-1] in node:
-            return False
-        node[path[-1]] = value
-        return True
+            if type(node) is not dict:
+                return False
+        return node.setdefault(path[-1], value) is value
 
 
 def _refuse_pickled(td: Any, where: str) -> None:
@@ -267,6 +274,18 @@ class _Unpacker:
         if not self.copy or hasattr(tensor, "placements"):  # a DTensor was read into memory of its own
             return tensor
         return _copied(tensor, form.get("strides"))
+
+
+class _PlaceFinder(_Unpacker):
+    """Collects places, and leaves out the tensors."""
+
+    def __init__(self, tensors: TensorCollection, copy: bool) -> None:
+        super().__init__(tensors, copy)
+        self.found: dict[Path, Path] = {}
+
+    def stored(self, tag: str, form: dict[str, Any], path: Path) -> Any:
+        if "at" in form:
+            self.found[path] = tuple(form["at"])
 
 
 def _copied(tensor: torch.Tensor, strides: Sequence[int] | None) -> torch.Tensor:

@@ -258,11 +258,11 @@ def load_checkpoint(
     """
     objects = _named(model, optimizer, scheduler, objects)
     loaded, record = _opened(path, verify)
-    read_shards(loaded, objects, _state)
     parts = record["parts"]
     for name in objects:
         if name not in parts:
             raise KeyError(f"the checkpoint {path} has no state of {name!r}; it has {sorted(parts)}")
+    read_shards(loaded, objects, parts, _state)
     states = {
         name: unpack(parts[name], loaded, name, copy=not isinstance(one, torch.nn.Module))
         for name, one in objects.items()
