@@ -184,29 +184,26 @@ def _compare(pack: Pack, base: Base, block_size: int) -> list[_Part]:
                 f"key {show(leaf.key)} is a distributed tensor, and a delta holds the tensors of one process; pass "
                 "its full_tensor()"
             )
-    sums = _checksums(pack)
-    found = []
-    for leaf, form, checksum in zip(pack.leaves, pack.forms, sums, strict=True):
-        old = base.tensors.get(leaf.file)
-        if old is None or old.dtype != form.dtype or tuple(old.shape) != form.shape:
-            found.append(_Part(leaf, form, checksum, leaf.file))
-            continue
-        if base.checksums.get(leaf.file) == checksum or not form.nbytes:
-            found.append(_Part(leaf, form, checksum))
-            continue
-        step = max(block_size // form.dtype.itemsize, 1)
-        blocks = _changed_blocks(contiguous_source(leaf), old, step)
-        count = sum(stop - start for start, stop in blocks)
-        if not count:
-            found.append(_Part(leaf, form, checksum))
-        elif count > _MOST_IN_BLOCKS * (form.nbytes // form.dtype.itemsize):
-            found.append(_Part(leaf, form, checksum, leaf.file))
-        else:
-            part = Form(form.dtype, (count,), width=form.width)
-            name = name_of_blocks(leaf.file, names)
-            names.add(name)
-            found.append(_Part(leaf, part, checksum, name, blocks))
-    return found
+    rows = zip(pack.leaves, pack.forms, _checksums(pack), strict=True)
+    return [_part(leaf, form, checksum, base, block_size, names) for leaf, form, checksum in rows]
+
+
+def _part(leaf: Leaf, form: Form, checksum: str, base: Base, block_size: int, names: set[str]) -> _Part:
+    """Compare a tensor with that of the base; ``names`` are those that tensors of the delta have so far."""
+    old = base.tensors.get(leaf.file)
+    if old is None or old.dtype != form.dtype or tuple(old.shape) != form.shape:
+        return _Part(leaf, form, checksum, leaf.file)
+    if base.checksums.get(leaf.file) == checksum or not form.nbytes:
+        return _Part(leaf, form, checksum)
+    blocks = _changed_blocks(contiguous_source(leaf), old, max(block_size // form.dtype.itemsize, 1))
+    count = sum(stop - start for start, stop in blocks)
+    if not count:
+        return _Part(leaf, form, checksum)
+    if count > _MOST_IN_BLOCKS * (form.nbytes // form.dtype.itemsize):
+        return _Part(leaf, form, checksum, leaf.file)
+    name = name_of_blocks(leaf.file, names)
+    names.add(name)
+    return _Part(leaf, Form(form.dtype, (count,), width=form.width), checksum, name, blocks)
 
 
 def _checksums(pack: Pack) -> list[str]:

@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -61,14 +62,12 @@ def _fill(save: RemoteSave, staged: str, identity: Any) -> None:
     node = parse(folder)
     sparse = _sparse_files(save, node, manifest, None if manifest is None else _committed_rows(manifest, folder))
     for name in sorted(_small_files(save, node)):
-        with open(save.target(place, name), "wb") as file:
-            file.write(folder.read(name) or b"")
+        Path(save.target(place, name)).write_bytes(folder.read(name) or b"")
     for one in sparse:
         with open(save.target(place, one.path), "wb") as file:
             file.truncate(one.size)
     if document is not None:
-        with open(save.target(place, NAME), "wb") as file:
-            file.write(document)
+        Path(save.target(place, NAME)).write_bytes(document)
     versions = {} if save.snapshot else _versions(save.store)
     info = {
         "url": save.url,
@@ -77,8 +76,7 @@ def _fill(save: RemoteSave, staged: str, identity: Any) -> None:
         "columns": [(leaf.key, leaf.file, _row_bytes(leaf)) for leaf in leaves(node)],
         "versions": {one.remote: versions.get(one.remote) for one in sparse} if versions else {},
     }
-    with open(os.path.join(staged, INFO), "wb") as file:
-        file.write(orjson.dumps(info))
+    Path(staged, INFO).write_bytes(orjson.dumps(info))
 
 
 def _small_files(save: RemoteSave, node: Node) -> set[str]:

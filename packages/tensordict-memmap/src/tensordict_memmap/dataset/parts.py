@@ -11,6 +11,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tensordict_memmap.dataset.dataset import MemmapDataset
@@ -65,8 +66,7 @@ class Parts:
     def begin(self) -> None:
         """Make the folder of the parts, before the first task; tasks that are still at work after `remove` fail."""
         os.makedirs(self.folder)
-        with open(os.path.join(self.folder, _BEGUN), "x"):
-            pass
+        Path(self.folder, _BEGUN).touch()
 
     def write(self, batches: Iterable[Any]) -> str | None:
         """Write the batches of one task; return the name of the part, or None if there were no rows.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tensordict_memmap.dataset.ring import latest
@@ -60,8 +61,7 @@ def _stage(folder: SavedFolder, path: str) -> bool:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         document = documents.get(name)
         if document is not None:
-            with open(target, "wb") as file:
-                file.write(document)
+            Path(target).write_bytes(document)
             manifest.files[name] = Entry(len(document), entry.checksum)
         elif not os.path.exists(source):
             continue  # a leaf without elements has no file
@@ -79,8 +79,7 @@ def _stage(folder: SavedFolder, path: str) -> bool:
         manifest.rows_committed = replace(growth, meta=tuple(marks), parts=())
         if ring is not None:
             manifest.rows_committed = RowsCommitted(ring.rows, ring.rows, tuple(marks))
-    with open(os.path.join(path, NAME), "wb") as file:
-        file.write(manifest.dumps())
+    Path(path, NAME).write_bytes(manifest.dumps())
     return ring is None or latest(folder.root).first <= ring.first
 
 

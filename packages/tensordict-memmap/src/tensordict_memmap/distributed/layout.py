@@ -14,7 +14,7 @@ import orjson
 
 from tensordict_memmap.distributed.plan import pack, unpack
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.formats.safetensors.header import INDEX_NAME, SAVE_ID, Form, dump_header, ranks
+from tensordict_memmap.formats.safetensors.header import INDEX_NAME, SAVE_ID, Form, dump_header, file_order
 from tensordict_memmap.saving.safetensors import shard_index, shard_names, split
 from tensordict_memmap.saving.tree import TreeFile
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums
@@ -103,8 +103,8 @@ def packed_layout(
     paths = [""] if shard_size is None else shard_names(len(groups))
     made = Layout(paths, [], [0] * len(names), [0] * len(names))
     for number, (path, group) in enumerate(zip(paths, groups, strict=True)):
-        rank = ranks(dict.fromkeys(forms[n] for n in group))
-        order = sorted(group, key=lambda n: rank[forms[n]])
+        numbers = file_order([forms[n] for n in group])
+        order = group if numbers is None else [group[n] for n in numbers]
         ends = list(accumulate(sizes[n] for n in order))
         told = [names[n] for n in order]
         metadata = texts(told if shard_size is None else None) if not number else {"format": "pt"}

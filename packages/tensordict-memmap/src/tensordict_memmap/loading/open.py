@@ -250,7 +250,7 @@ def open_folder(folder: SavedFolder | Archive, request: LoadRequest) -> Any:
             exact=request.verify != "none",
         )
         opener.exact &= manifest is None or manifest.rows_committed is None  # rows are written before they count
-        opener.is_listed = functools.partial(_is_listed, root)
+        opener.is_listed = lambda: ownership.manifest_for(root) is not None
     unpickle(node, functools.partial(_unpickled, folder), folder.root, request.allow_pickle)
     loaded = _built(part, opener, request, None if archived else Path(root))
     if archived and opener.device is None and not isinstance(part.entry, Leaf):  # its parts have no path of their own
@@ -306,11 +306,6 @@ def _find_manifest(root: str) -> Manifest | None:
             "again (atomic=True keeps the earlier save until then)"
         )
     return manifest
-
-
-def _is_listed(root: str) -> bool:
-    """Return whether a manifest has the lengths of the files of a folder."""
-    return ownership.manifest_for(root) is not None
 
 
 def _tie(node: Node, manifest: Manifest | None, root: str) -> None:

@@ -12,6 +12,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -111,8 +112,7 @@ class RemoteSave:
         self.store.fs.get([self.store.full_path(self.stored_path(name)) for name in self.files], targets)
         manifest = self.store.read(self.stored_path(NAME))
         if manifest is not None:
-            with open(os.path.join(path, NAME), "wb") as file:
-                file.write(manifest)
+            Path(path, NAME).write_bytes(manifest)
         return path
 
     def target(self, folder: str, name: str) -> str:

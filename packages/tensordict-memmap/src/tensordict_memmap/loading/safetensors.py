@@ -200,8 +200,7 @@ def _open_files(where: str, mode: str, request: LoadRequest) -> tuple[list[Opene
     folder = os.path.dirname(where)
     if os.path.lexists(where) and not os.path.isfile(where):  # a pipe would wait
         raise ValueError(f"{where} is not a regular file, as the index of a safetensors save is; get it again")
-    with open(where, "rb") as file:
-        document = file.read()
+    document = Path(where).read_bytes()
     return open_shards(where, document, lambda name: open_file(_shard(folder, name), mode, request.verify), request)
 
 

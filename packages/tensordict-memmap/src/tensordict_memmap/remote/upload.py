@@ -20,7 +20,8 @@ from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.engine.sources import batches
 from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
 from tensordict_memmap.remote.store import Store
-from tensordict_memmap.storage.manifest import NAME, Entry, Manifest
+from tensordict_memmap.storage.manifest import Entry, Manifest
+from tensordict_memmap.storage.ownership import read_manifest
 from tensordict_memmap.storage.staging import temporary_folder
 
 _MOST_GROUP_BYTES = 1 << 26
@@ -89,11 +90,7 @@ def _upload(
             snapshot.renew_lease()
             if progress is not None:
                 progress(sum(files[name] for name in group))
-        manifest = Manifest({name: Entry(size) for name, size in files.items() if name != NAME})
-        if NAME in files:
-            with open(os.path.join(path, NAME), "rb") as file:
-                manifest = Manifest.loads(file.read())
-        snapshot.publish(manifest)
+        snapshot.publish(read_manifest(path) or Manifest({name: Entry(size) for name, size in files.items()}))
     except BaseException:
         snapshot.remove()
         raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from operator import attrgetter
@@ -138,26 +138,17 @@ class Form:
         object.__setattr__(self, "text", f'":{about}')
 
 
-def ranks(forms: Iterable[Form]) -> dict[Form, int]:
-    """Return the position of each form in the order that keeps every tensor aligned without holes: widest first.
+def file_order(forms: Sequence[Form]) -> list[int] | None:
+    """Return the order of tensors that keeps all aligned without holes, the widest first; None if they are in it.
 
     >>> byte, pair = Form(torch.uint8, (3,)), Form(torch.float64, (1, 2), width=16)
-    >>> [rank for rank in ranks([byte, Form(torch.float64, (1,)), pair]).values()]
+    >>> file_order([byte, Form(torch.float64, (1,)), pair])
     [2, 1, 0]
     """
-    forms = list(forms)
-    kinds = sorted(dict.fromkeys((form.width, form.dtype) for form in forms), key=lambda kind: -kind[0])
-    rank = {kind: number for number, kind in enumerate(kinds)}
-    return {form: rank[form.width, form.dtype] for form in forms}
-
-
-def file_order(forms: Sequence[Form]) -> list[int] | None:
-    """Return the numbers of tensors in the order of `ranks`; None if they are in that order.
-
-    >>> file_order([Form(torch.uint8, (3,)), Form(torch.float64, (1,))])
-    [1, 0]
-    """
-    rank = ranks(dict.fromkeys(forms))
+    found = dict.fromkeys(forms)
+    kinds = sorted(dict.fromkeys((form.width, form.dtype) for form in found), key=lambda kind: -kind[0])
+    numbers = {kind: number for number, kind in enumerate(kinds)}
+    rank = {form: numbers[form.width, form.dtype] for form in found}
     if not any(rank.values()):
         return None
     return sorted(range(len(forms)), key=list(map(rank.__getitem__, forms)).__getitem__)
