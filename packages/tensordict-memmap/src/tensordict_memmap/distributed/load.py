@@ -126,9 +126,7 @@ def _keeps_grad(target: DTensor, values: torch.Tensor) -> bool:
 def _empty_local(target: DTensor, dtype: torch.dtype, key: Path) -> torch.Tensor:
     """Memory for the parts of a DTensor that this rank holds."""
     boxes = held_boxes(target, key)
-    size = [0] * target.dim() if target.dim() else ([] if boxes else [0])
-    if not boxes:
-        size = list(local_of(target).shape)
+    size = [0] * target.dim() if boxes else list(local_of(target).shape)
     for box, start in boxes:
         size = [max(n, first + count) for n, first, count in zip(size, start, box.size, strict=True)]
     return torch.empty(size, dtype=dtype, device="cpu")

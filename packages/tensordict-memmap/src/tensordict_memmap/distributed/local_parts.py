@@ -185,19 +185,18 @@ class LocalParts:
             return [
                 (Box(_put(box.offset, leaf.stacked.dim, number), _put(box.size, leaf.stacked.dim, 1)), view[index])
                 for number, source in enumerate(leaf.stacked.parts)
-                for box, view in self._of_source(source)
+                for box, view in self._held(source, source, packed=True)
                 for index in [(slice(None),) * leaf.stacked.dim + (None,)]
             ]
-        parts = self.parts.get(id(leaf))
-        if parts is None:
-            assert leaf.source is not None
-            source = leaf.source.detach()
-            return [(whole(source.shape), source)]
-        return [stored_part(part) for part in parts] if packed else parts
+        assert leaf.source is not None
+        return self._held(leaf, leaf.source, packed=packed)
 
-    def _of_source(self, source: torch.Tensor) -> list[Part]:
-        parts = self.parts.get(id(source))
-        return [(whole(source.shape), source.detach())] if parts is None else [stored_part(part) for part in parts]
+    def _held(self, owner: Leaf | torch.Tensor, source: torch.Tensor, *, packed: bool) -> list[Part]:
+        """Return the parts that a leaf or a stand-in has; without any, all of its source."""
+        parts = self.parts.get(id(owner))
+        if parts is None:
+            return [(whole(source.shape), source.detach())]
+        return [stored_part(part) for part in parts] if packed else parts
 
     def plan(self, rows: Sequence[Leaf], forms: Sequence[Form] | None) -> tuple[ShardPlan, list[list[Part]]]:
         """Return the plan of tensors that all ranks write, and their parts.
