@@ -106,7 +106,7 @@ def as_batch_size(batch_size: Sequence[int] | int | None) -> torch.Size:
         return batch_size
     if batch_size is None or (type(batch_size) is list and not batch_size):
         return NO_META.batch_size
-    if isinstance(batch_size, (int, torch.SymInt)):
+    if type(batch_size) is not list and isinstance(batch_size, int | torch.SymInt):
         batch_size = (batch_size,)
     try:
         size = torch.Size(batch_size)

@@ -110,11 +110,10 @@ class TensorDict(TensorDictBase):
             names = given._meta.names if names is None else names
         else:
             size = as_batch_size(batch_size)
-        meta = (
-            Meta(size, as_device(device), as_names(names, len(size)))
-            if size or device is not None or names is not None
-            else NO_META
-        )
+        if device is None and names is None:
+            meta = Meta(size) if size else NO_META
+        else:
+            meta = Meta(size, as_device(device), as_names(names, len(size)))
         self._meta = meta
         self._entries: dict[str, Any] = {}
         self._locked = False
