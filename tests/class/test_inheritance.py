@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABCMeta, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from typing import Any, Generic, TypeVar
 
 import pytest
 import torch
 
-from tensordict_class import TensorClass, tensorclass
+from tensordict_class import TensorClass, TypedTensorDict, tensorclass
+from tensordict_class.compat import TensorClassMeta
 from tensordict_core import TensorCollection
 
 T = TypeVar("T")
@@ -234,3 +235,91 @@ def test_a_metaclass_that_makes_tensorclasses_is_called_for_subclasses(decorate)
 
     assert type(Point) is Making
     assert Point(x=torch.arange(3), batch_size=[3]).total() == 3
+
+
+def test_a_class_with_abstract_methods_has_no_instances():
+    class State(TensorClass):
+        x: torch.Tensor
+
+        @abstractmethod
+        def diff(self, other): ...
+
+        @property
+        @abstractmethod
+        def weight(self): ...
+
+    class Further(State):
+        y: torch.Tensor = None
+
+    class Tool(Further):
+        weight: torch.Tensor = None  # a field implements the property
+
+        def diff(self, other):
+            return self.x - other.x
+
+    for cls in (State, Further):
+        with pytest.raises(TypeError, match="abstract"):
+            cls(torch.zeros(2))
+        with pytest.raises(TypeError, match="abstract"):
+            cls.from_dict({"x": torch.zeros(2)})
+    assert Tool(torch.ones(2)).diff(Tool(torch.zeros(2))).tolist() == [1, 1]
+    assert tensorclass(shadow=True)(Tool)(torch.ones(2)).x.tolist() == [1, 1]
+
+
+def test_a_typed_tensordict_with_abstract_methods_has_no_instances():
+    class State(TypedTensorDict):
+        x: torch.Tensor
+
+        @abstractmethod
+        def diff(self): ...
+
+    class Tool(State):
+        def diff(self):
+            return self
+
+    with pytest.raises(TypeError, match="abstract"):
+        State(x=torch.zeros(2))
+    assert Tool(x=torch.zeros(2)).diff().x.tolist() == [0, 0]
+
+
+def test_abstract_methods_of_a_decorated_plain_class_are_called():
+    @tensorclass
+    class State:
+        x: torch.Tensor
+
+        @abstractmethod
+        def diff(self):
+            return self.x
+
+    assert State(torch.zeros(2)).diff().tolist() == [0, 0]
+
+    @tensorclass
+    class Strict(State, ABC):
+        @abstractmethod
+        def other(self): ...
+
+    with pytest.raises(TypeError, match="abstract"):
+        Strict(torch.zeros(2))
+
+
+def test_a_metaclass_of_tensorclasses_is_derived_from_their_public_one():
+    class FieldsWithDefaults(TensorClassMeta):
+        def __new__(mcs, name, bases, namespace, **flags):
+            for field in namespace.get("__annotations__", {}):
+                namespace.setdefault(field, dataclasses.field(default=None))
+            return super().__new__(mcs, name, bases, namespace, **flags)
+
+    class Base(TensorClass["nocast", "shadow"], metaclass=FieldsWithDefaults):
+        pass
+
+    class Data(Base, ABC, frozen=True):
+        size: torch.Tensor
+        names: Any
+
+    data = Data(names="abc")
+    assert data.names == "abc" and data.size is None and data._flags.frozen
+    with pytest.raises(AttributeError, match="frozen"):
+        data.size = torch.zeros(1)
+    assert isinstance(Data, FieldsWithDefaults) and not isinstance(Sample, FieldsWithDefaults)
+    assert isinstance(Data, TensorClassMeta) and isinstance(Sample, TensorClassMeta)
+    assert not isinstance(int, TensorClassMeta) and not isinstance(data, TensorClassMeta)

@@ -75,6 +75,8 @@ LINES = [
     "from tensordict.utils import _STRDTYPE2DTYPE, _DTYPE2STRDTYPE, BufferLegacy",
     "from tensordict import List, TensorDict",
     "import tensordict; tensordict.tensordict.TensorDict; tensordict._pytree",
+    "from tensordict.tensorclass import _TensorClassMeta",
+    "from tensordict.base import _register_tensor_class; _register_tensor_class(TensorDict)",
 ]
 
 
@@ -134,6 +136,8 @@ def test_lazy_stacks_are_walked_element_by_element():
 
 def test_methods_with_an_underscore_equal_the_public_ones():
     td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.zeros(3)}}, [3], names=["time"])
+    td._tensordict.update(a=torch.ones(3))
+    assert td["a"].tolist() == [1, 1, 1]
     assert td._has_names()
     assert td._get_names_idx(0) is None
     assert td._get_str("a", None) is td["a"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -128,6 +129,21 @@ def test_an_entry_is_renamed_by_default_at_the_end_of_the_order() -> None:
     own, _ = pairs()
     own.rename_key_("a", "z")
     assert list(own.keys()) == ["n", "z"]
+
+
+def test_a_subclass_with_abstract_methods_of_its_own_has_no_instances() -> None:
+    class Partial(TensorDict):
+        @abstractmethod
+        def area(self) -> torch.Tensor: ...
+
+    class Square(Partial):
+        def area(self) -> torch.Tensor:
+            return self["side"] ** 2
+
+    with pytest.raises(TypeError, match="abstract"):
+        Partial({"side": 2})
+    square = Square({"side": 2})
+    assert square.area() == 4 and type(square.clone()) is Square
 
 
 def test_primitives_is_the_deprecated_name_of_the_abstract_base() -> None:

@@ -70,6 +70,8 @@ def tensorclass(cls: type[Any] | None = None, /, **flags: Unpack[ClassFlags]) ->
         if issubclass(cls, TensorClass) and _has_flags(cls, given):
             return cls  # it is such a tensorclass already
         result = derive(cls, TensorClass, given)
+        if not hasattr(cls, "__abstractmethods__"):  # abstract methods of a plain class do not forbid instances
+            type.__setattr__(result, "__abstractmethods__", frozenset())
         move_cells(cls, result)
         return result
 

@@ -366,6 +366,7 @@ def hide_annotations(*classes: type[Any]) -> None:
 
 def make_known(cls: Any) -> None:
     """Register a class: under a stable name for saved instances, and as a pytree node."""
+    cls._note_abstract_methods()  # fields may implement some
     register_type(cls)
     register_wrapper(
         cls, type_name(cls), lambda node: (node._tensordict, None), lambda tensordict, _: cls._wrap(tensordict)

@@ -117,6 +117,8 @@ class TensorCollection(
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         """Check that a new container class implements the abstract methods of `Node`.
 
+        A class with abstract methods of its own has no instances, as a class with the metaclass `abc.ABCMeta`.
+
         Args:
             abstract: Whether the class is a base of containers and may leave some to its subclasses.
             **kwargs: Arguments of other base classes.
@@ -127,8 +129,18 @@ class TensorCollection(
         super().__init_subclass__(**kwargs)
         if not abstract:
             cls._check_complete()
+            cls._note_abstract_methods()
         for register in subclass_hooks:
             register(cls)
+
+    @classmethod
+    def _note_abstract_methods(cls) -> None:
+        """Set ``__abstractmethods__``, for which ``object.__new__`` refuses a class, as `abc.ABCMeta` does."""
+        inherited = {name for base in cls.__bases__ for name in getattr(base, "__abstractmethods__", ())}
+        own = {name for name, member in vars(cls).items() if getattr(member, "__isabstractmethod__", False)}
+        if own or inherited:
+            left = {name for name in inherited if getattr(getattr(cls, name), "__isabstractmethod__", False)}
+            type.__setattr__(cls, "__abstractmethods__", frozenset(own | left))
 
     # methods that containers may override besides those of Node --------------------------------------------------
 

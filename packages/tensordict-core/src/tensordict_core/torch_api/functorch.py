@@ -20,13 +20,22 @@ from typing import Any, NamedTuple
 import torch
 import torch._functorch.vmap as torch_vmap
 from torch import Tensor
-from torch.utils._pytree import tree_unflatten
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tensordict_core.base.meta import Names, names_or_none
 from tensordict_core.base.node import Node
 from tensordict_core.base.tracing import is_compiling, mapped_dim, mapped_size, transform_level
+from tensordict_core.containers.collection import TensorCollection
 from tensordict_core.torch_api.flatten_context import FlattenContext
-from tensordict_core.torch_api.vmap_plain import PlainArgument, dim_functions, plain_arguments, plain_outputs
+from tensordict_core.torch_api.vmap_plain import (
+    PlainArgument,
+    dim_functions,
+    hidden_dim,
+    plain_arguments,
+    plain_outputs,
+    shown_dim,
+)
 
 
 class _Thread(threading.local):
@@ -65,13 +74,15 @@ def register() -> None:
     def create_batched_inputs(dims: Any, leaves: Any, level: int, spec: Any) -> Any:
         if not any([type(leaf) is PlainArgument for leaf in leaves]):
             return create(dims, leaves, level, spec)
-        add_batch_dim, _ = dim_functions()
+        hide, _ = dim_functions()
         mapped = [
             leaf.mapped(dim, level)
             if type(leaf) is PlainArgument
             else leaf
             if dim is None
             else add_batch_dim(leaf, dim, level)
+            if isinstance(leaf, TensorCollection) and not isinstance(leaf, Tensor)
+            else hide(leaf, dim, level)
             for leaf, dim in zip(leaves, dims, strict=True)
         ]
         return tree_unflatten(mapped, spec)
@@ -84,6 +95,49 @@ def register() -> None:
         return concatenate(_of_one(out_dims, spec.type), spec, chunks)
 
     setattr(torch_vmap, "_concat_chunked_outputs", concat_chunked_outputs)  # noqa: B010 (as above)
+    setattr(TensorCollection, "_add_batch_dim", add_batch_dim)  # noqa: B010 (as above)
+    setattr(TensorCollection, "_maybe_remove_batch_dim", maybe_remove_batch_dim)  # noqa: B010 (as above)
+
+
+# pytorch#175852 lets containers take part in vmap as leaves, and programs replace functions of torch by those of it
+
+
+def add_batch_dim(self: Any, in_dim: int, vmap_level: int) -> Any:
+    """Return a container inside a ``vmap`` that does not flatten it: without the mapped dimension.
+
+    Args:
+        self: The container.
+        in_dim: The dimension.
+        vmap_level: The level of the ``vmap``.
+    """
+    if (inside := hidden_dim(self, in_dim, vmap_level)) is not None:
+        return inside
+    with temporarily_pop_interpreter_stack():  # so that it is flattened as outside
+        leaves, spec = _flattening(tree_flatten, (self,))
+    hide, _ = dim_functions()
+    return tree_unflatten(
+        [hide(leaf, in_dim, vmap_level) if isinstance(leaf, Tensor) else leaf for leaf in leaves], spec
+    )
+
+
+def maybe_remove_batch_dim(self: Any, func_name: str, vmap_level: int, batch_size: int, out_dim: int | None) -> Any:
+    """Return a container outside of a ``vmap`` that does not flatten it: with the mapped dimension.
+
+    Args:
+        self: The container.
+        func_name: The name of the mapped function.
+        vmap_level: The level of the ``vmap``.
+        batch_size: The size of the dimension.
+        out_dim: Its position; ``None`` if the container is not mapped.
+    """
+    if out_dim is None:
+        return self
+    if (outside := shown_dim(self, out_dim, batch_size, vmap_level)) is not None:
+        return outside
+    leaves, spec = _flattening(tree_flatten, (self,))
+    _, show = dim_functions()
+    shown = [show(leaf, vmap_level, batch_size, out_dim) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return tree_unflatten(shown, spec)
 
 
 def _of_one(out_dims: Any, kind: Any) -> Any:

@@ -15,12 +15,14 @@ import torch._functorch.vmap as torch_vmap
 from torch import Tensor
 
 from tensordict_core.base.meta import Meta, names_or_none
+from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import TENSORS
 from tensordict_core.base.rebuild import How
 from tensordict_core.base.tracing import is_compiling, mapped_dim
 from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.dense import TensorDict
 from tensordict_core.containers.nontensor.data import NonTensorData
+from tensordict_core.containers.unbatched import UnbatchedTensor
 
 
 def dim_functions() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
@@ -169,3 +171,46 @@ def _without_dim(meta: Meta, dim: int) -> Meta:
     size, names = meta.batch_size, meta.names
     names = None if names is None else names_or_none((*names[:dim], *names[dim + 1 :]))
     return Meta(torch.Size((*size[:dim], *size[dim + 1 :])), meta.device, names)
+
+
+# containers that a vmap takes as leaves ------------------------------------------------------------------------------
+
+
+def hidden_dim(node: Any, dim: int, level: int) -> Any:
+    """Return a container inside ``vmap``, with a batch dimension hidden in its leaves; ``None`` if it is not regular.
+
+    Args:
+        node: The container.
+        dim: The dimension.
+        level: The level of the ``vmap``.
+    """
+    if not (0 <= dim < len(node._meta.batch_size) and _is_regular(node, level)):
+        return None
+    how = How(
+        size=lambda own: torch.Size((*own[:dim], *own[dim + 1 :])),
+        names=lambda names: names and names_or_none((*names[:dim], *names[dim + 1 :])),
+        lock=True,
+    )
+    add_batch_dim, _ = dim_functions()
+    leaves = zip(node._leaves(), node._leaf_places(), strict=True)  # an unbatched tensor has no dimension to hide
+    return node._rebuild(iter([add_batch_dim(leaf, dim, level) if size else leaf for leaf, (_, size) in leaves]), how)
+
+
+def shown_dim(node: Any, dim: int, size: int, level: int) -> Any:
+    """Return a container outside of ``vmap``, with the mapped dimension at ``dim``; ``None`` if it is not regular."""
+    if not (0 <= dim <= len(node._meta.batch_size) and _is_regular(node, level)):
+        return None
+    if dim and not all(mapped_dim(leaf, level) is not None for leaf in node._leaves()):
+        return None
+    return _with_dim(node, dim, size, level)
+
+
+def _is_regular(node: Any, level: int) -> bool:
+    """Return whether the leaves of a container are all that ``vmap`` changes: no lazy stack, no value for each row."""
+    if type(node) is UnbatchedTensor:
+        return mapped_dim(node._tensor, level) is None
+    if type(node) is NonTensorData:
+        return type(node._value) is not Mapped
+    if node._is_opaque or node._lazy_stack is not None:
+        return False
+    return all(not isinstance(child, Node) or _is_regular(child, level) for child in node._entries.values())

@@ -45,6 +45,15 @@ class PrivateNames(Node):
         return made({**(source or {}), **kwargs}, batch_size, device=device, names=names, lock=lock)
 
     @property
+    def _tensordict(self) -> Any:
+        """The dictionary of a dense tensordict's entries; programs write valid entries into it.
+
+        >>> TensorDict({"a": 1})._tensordict
+        {'a': tensor(1)}
+        """
+        return self._entries
+
+    @property
     def _td_dim_names(self) -> list[str | None] | None:
         """Alias of ``names``; ``None`` if no dimension has one.
 
