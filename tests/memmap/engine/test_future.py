@@ -13,7 +13,7 @@ import torch
 from tensordict_core import TensorDict
 from tensordict_memmap import SaveFuture, save
 from tensordict_memmap.engine import executor, write_plan
-from tensordict_memmap.saving import job
+from tensordict_memmap.saving import writer
 from tensordict_memmap.storage import cleanup
 from tensordict_memmap.storage.ownership import read_manifest
 
@@ -177,7 +177,7 @@ def test_parameters_that_get_other_memory_during_the_save_are_saved_unchanged(tm
     parameters = {f"k{i}": torch.nn.Parameter(torch.full((size,), float(i))) for i in range(30)}
     td, go, path = TensorDict(parameters), threading.Event(), tmp_path / name
     write_files = write_plan.write_files
-    monkeypatch.setattr(job, "write_files", lambda *args, **more: go.wait() and write_files(*args, **more))
+    monkeypatch.setattr(writer, "write_files", lambda *args, **more: go.wait() and write_files(*args, **more))
     if name == "consolidated":
         future = td.consolidate(path, return_early=True, num_threads=2)
     else:

@@ -45,7 +45,7 @@ def readable(monkeypatch, tmp_path):
         return result
 
     write_files = write_plan.write_files
-    monkeypatch.setattr("tensordict_memmap.saving.job.write_files", look)
+    monkeypatch.setattr("tensordict_memmap.saving.writer.write_files", look)
     return found
 
 

@@ -16,7 +16,7 @@ from tensordict_memmap import MemmapDataset, MemoryMappedTensor, compare, load_m
 from tensordict_memmap.dataset import rows
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.remote.store import Store
-from tensordict_memmap.saving.job import Writer
+from tensordict_memmap.saving.writer import Writer
 from tensordict_memmap.storage import cleanup, journal, staging
 from tensordict_memmap_cli.main import main
 

@@ -27,13 +27,12 @@ from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.remote.upload import save_remote
 from tensordict_memmap.remote.urls import is_remote, local_path
-from tensordict_memmap.saving import job
 from tensordict_memmap.saving.archive import ArchiveWriter
-from tensordict_memmap.saving.job import Writer
 from tensordict_memmap.saving.options import DEFAULTS, SHARED_MEMORY, SaveOptions
 from tensordict_memmap.saving.safetensors import SafetensorsWriter
 from tensordict_memmap.saving.shared_memory import share
 from tensordict_memmap.saving.tree import TreeWriter
+from tensordict_memmap.saving.writer import Writer, carry_out
 from tensordict_memmap.schema.sharded import has_distributed
 
 _WRITERS: dict[str, type[Writer]] = {TREE: TreeWriter, SAFETENSORS: SafetensorsWriter, ARCHIVE: ArchiveWriter}
@@ -232,7 +231,7 @@ def _save(
     early: bool = False,
     pbar: bool | None = None,
 ) -> Any:
-    return job.save(lambda: _writer(data, path, options), lambda writer: result(), early=early, pbar=pbar)
+    return carry_out(lambda: _writer(data, path, options), lambda writer: result(), early=early, pbar=pbar)
 
 
 def _refuse_modules(td: Any) -> None:
@@ -276,7 +275,7 @@ def _memmap(
             share, data, in_place=in_place, like=options.like, reserve=options.reserve, values=share_written
         )
         return SaveFuture(lambda progress, cancelled: make(), 0) if early else make()
-    return job.save(lambda: _writer(data, path, options), result, early=early, pbar=keywords.get("pbar"))
+    return carry_out(lambda: _writer(data, path, options), result, early=early, pbar=keywords.get("pbar"))
 
 
 def _writer(data: Any, path: Any, options: SaveOptions) -> Writer:

@@ -26,8 +26,8 @@ from tensordict_memmap.formats.safetensors.header import Form, dump_header
 from tensordict_memmap.loading.delta import Base, checksums_of, contiguous_source, open_base
 from tensordict_memmap.loading.open import open_tree
 from tensordict_memmap.remote.urls import is_remote, local_path
-from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import check_local
+from tensordict_memmap.saving.writer import Run
 from tensordict_memmap.schema.node import Leaf, plain, show
 from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums

@@ -43,8 +43,8 @@ from tensordict_memmap.checkpoint.state import pack, unpack
 from tensordict_memmap.engine.future import Cancelled, Pending, Progress, run_save
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.remote.urls import is_remote
-from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.saving.writer import Run
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.sharded import rank_and_size
 

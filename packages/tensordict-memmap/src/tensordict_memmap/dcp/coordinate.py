@@ -27,9 +27,9 @@ from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.distributed.plan import ShardPlan, pack
 from tensordict_memmap.distributed.save import make_files, saving_layout
 from tensordict_memmap.engine.sources import FileRange
-from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeFile
+from tensordict_memmap.saving.writer import Run
 from tensordict_memmap.storage.transaction import Stage
 
 _ROOM, _ROOM_AT_LEAST = 64, 4096

@@ -28,8 +28,8 @@ from tensordict_memmap.distributed.team import host_name
 from tensordict_memmap.distributed.write import writes_of
 from tensordict_memmap.engine import executor
 from tensordict_memmap.remote.urls import is_remote, local_path
-from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.saving.writer import Run
 from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.schema.plan import check_source
 from tensordict_memmap.schema.sharded import rank_and_size

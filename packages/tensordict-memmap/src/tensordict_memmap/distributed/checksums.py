@@ -18,7 +18,7 @@ from tensordict_memmap.distributed.layout import Layout, path_in
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import BLOCK, hash_of_file, join_hashes
 from tensordict_memmap.engine.descriptor import Descriptor
-from tensordict_memmap.saving.job import Run
+from tensordict_memmap.saving.writer import Run
 
 
 def hash_share(staged: str, layout: Layout, sizes: Sequence[int], index: int, count: int, run: Run) -> bytes:

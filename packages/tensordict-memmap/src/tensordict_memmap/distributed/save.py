@@ -39,8 +39,8 @@ from tensordict_memmap.engine.sink import error_context, is_mapping_fast
 from tensordict_memmap.engine.tuning import DISK_THREADS
 from tensordict_memmap.remote.store import Store
 from tensordict_memmap.remote.urls import is_remote
-from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.saving.writer import Run
 from tensordict_memmap.schema.node import plain
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import Stage, saving

@@ -30,8 +30,8 @@ from tensordict_memmap.engine.sources import Scattered
 from tensordict_memmap.remote.multipart import Multipart, part_size
 from tensordict_memmap.remote.snapshots import SnapshotWriter, remove_orphans
 from tensordict_memmap.remote.store import Store
-from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.tree import TreeFile
+from tensordict_memmap.saving.writer import Run
 from tensordict_memmap.schema.node import Path
 from tensordict_memmap.storage.manifest import Manifest
 

@@ -18,9 +18,9 @@ from tensordict_core.extension import annotation
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF, META, RESERVED_FIELDS
-from tensordict_memmap.saving.job import Run
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.tree import TreeWriter
+from tensordict_memmap.saving.writer import Run
 from tensordict_memmap.schema.build import build
 from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves, show
 from tensordict_memmap.storage import transaction

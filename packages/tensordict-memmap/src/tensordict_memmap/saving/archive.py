@@ -27,9 +27,9 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import METHODS, Member, local_header
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener, bytes_of
-from tensordict_memmap.saving.job import Run, Writer
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.saving.tree import TreeFile, leaf_files, node_files, refuse_mapped
+from tensordict_memmap.saving.writer import Run, Writer
 from tensordict_memmap.schema.build import build, remember_file
 from tensordict_memmap.schema.node import Dense, Leaf, nodes
 from tensordict_memmap.schema.plan import check_source, plan_to_save

@@ -26,8 +26,8 @@ from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats.consolidated import jagged
 from tensordict_memmap.formats.describe_consolidated import count_of, describe, lay_out, stored_parts
 from tensordict_memmap.loading.consolidated import bytes_of
-from tensordict_memmap.saving.job import SHORT, Run, Writer, save
 from tensordict_memmap.saving.options import SaveOptions, check_local
+from tensordict_memmap.saving.writer import SHORT, Run, Writer, carry_out
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
 from tensordict_memmap.schema.plan import check_depth, plan, too_deep
 from tensordict_memmap.tensor.mapping import Mapping
@@ -98,7 +98,7 @@ def consolidate(
             writer.layout.fill(allocate)
         return writer
 
-    return save(make, lambda writer: writer.mapped(), early=early)
+    return carry_out(make, lambda writer: writer.mapped(), early=early)
 
 
 def _in_memory(
@@ -178,7 +178,7 @@ def save_consolidated(
         pbar: Whether to show a progress bar; None shows one on a terminal if the save takes over two seconds.
     """
     options = SaveOptions(num_threads=num_threads, durable=durable, mapped=False)
-    save(lambda: ConsolidatedWriter(_Layout(td, num_threads), path, options), lambda writer: None, pbar=pbar)
+    carry_out(lambda: ConsolidatedWriter(_Layout(td, num_threads), path, options), lambda writer: None, pbar=pbar)
 
 
 def is_consolidated(td: Any) -> bool:

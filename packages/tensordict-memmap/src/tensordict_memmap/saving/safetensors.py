@@ -33,9 +33,9 @@ from tensordict_memmap.formats.safetensors.header import (
 from tensordict_memmap.formats.safetensors.plain import PlainPack, describe_plain
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import load_packed
-from tensordict_memmap.saving.job import Run, Writer, save
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.saving.tree import refuse_mapped
+from tensordict_memmap.saving.writer import Run, Writer, carry_out
 from tensordict_memmap.schema.node import Stacked, leaves
 from tensordict_memmap.schema.plan import plan_to_save
 from tensordict_memmap.storage.header_checksums import CHECKSUMS, reserve_checksums, write_checksums
@@ -84,7 +84,7 @@ def to_safetensors(
         mapped=False,
     )
     check_local(path)
-    save(lambda: SafetensorsWriter(data, path, options), lambda writer: None)
+    carry_out(lambda: SafetensorsWriter(data, path, options), lambda writer: None)
 
 
 class SafetensorsWriter(Writer):

@@ -25,8 +25,8 @@ from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
-from tensordict_memmap.saving.job import Run, Writer
 from tensordict_memmap.saving.options import SaveOptions
+from tensordict_memmap.saving.writer import Run, Writer
 from tensordict_memmap.schema.build import build, fill
 from tensordict_memmap.schema.dtypes import as_bytes
 from tensordict_memmap.schema.node import Dense, Leaf, Node, leaves, nodes, plain, show

@@ -1,4 +1,4 @@
-"""Save job: runs one save of any format, from the plan to the result.
+"""The writer of a save: runs one save of any format, from the plan to the result.
 
 A `Writer` plans the files of one format when it is constructed, before anything is written. It then writes them to a
 staging file or folder, in a transaction that leaves the earlier save unchanged if anything fails, maps them before
@@ -151,7 +151,7 @@ class Writer(ABC):
         return manifest
 
 
-def save(
+def carry_out(
     make: Callable[[], Writer], result: Callable[[Writer], Any], *, early: bool = False, pbar: bool | None = False
 ) -> Any:
     """Plan a save and carry it out, with the garbage collector paused until the end of a short save.
