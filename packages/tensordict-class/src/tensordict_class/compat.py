@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tensordict_class.base import TensorClass
 
-__all__ = ["TensorClassMeta"]
-
 if TYPE_CHECKING:
     from tensordict_class.transform import Transforming as TensorClassMeta
 else:
