@@ -188,12 +188,12 @@ class Instance(Forwarding):
 
     _store: Any = set
 
-    def _storing_all(self, source: Any) -> Callable[[], None] | None:
+    def _storing_all(self, source: Any, *, nested: bool) -> Callable[[], None] | None:
         inner = source._tensordict if isinstance(source, Instance) else source
         if self._casts or not isinstance(inner, TensorCollection | dict):
             return None
         keys = inner if isinstance(inner, dict) else inner._keys()
-        return self._tensordict._storing_all(inner) if self._rules.keys() >= set(keys) else None
+        return self._tensordict._storing_all(inner, nested=nested) if self._rules.keys() >= set(keys) else None
 
     def _plan_set(self, key: str, item: Any, plan: Any, prefix: tuple[str, ...]) -> Any:
         if key not in self._rules:

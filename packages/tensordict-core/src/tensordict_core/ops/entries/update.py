@@ -70,7 +70,7 @@ class Updating(InPlaceUpdating):
         source = kwargs if input_dict_or_td is None or input_dict_or_td is self else input_dict_or_td
         more = {} if source is kwargs else kwargs
         if not (clone or inplace or update_batch_size or more) and keys_to_update is None and is_leaf is None:
-            store = self._storing_all(source)
+            store = self._storing_all(source, nested=True)
             if store is not None:
                 store()
                 return self
@@ -140,7 +140,8 @@ class Updating(InPlaceUpdating):
 
     def _plan_source(self, source: Any, plan: UpdatePlan, prefix: tuple[str, ...]) -> None:
         """Plan to store the entries of a source in this node, which is below the one that is updated."""
-        storing = None if plan.clone or plan.inplace or plan.is_leaf is not None else self._storing_all(source)
+        # nested sources were tried from the root, and trying them again on each level takes quadratic time
+        storing = None if plan.clone or plan.inplace else self._storing_all(source, nested=False)
         if storing is not None:
             plan.then(storing)
             return
@@ -190,10 +191,13 @@ class Updating(InPlaceUpdating):
         for key, entry in entries:
             self._set(key, entry)
 
-    def _storing_all(self, source: Any) -> Callable[[], None] | None:
+    def _storing_all(self, source: Any, *, nested: bool) -> Callable[[], None] | None:
         """Return a function that stores a source of plain tensors under string keys at once; ``None`` for others.
 
-        Nested sources are merged in the same way, where there is a nested tensordict under their key.
+        Args:
+            source: The source.
+            nested: Whether nested sources are merged in the same way, where there is a nested tensordict under their
+                key; otherwise they are others.
         """
         meta = self._meta
         store = None if self._locked or meta.device is not None else self._storing()
@@ -205,16 +209,16 @@ class Updating(InPlaceUpdating):
         size = meta.batch_size
         dims = len(size)
         first = size[0] if dims else None
-        nested: list[Callable[[], None]] = []
+        merges: list[Callable[[], None]] = []
         for key, value in items:
             if type(key) is not str:
                 return None
             if type(value) is not Tensor:
-                old: Any = self._peek(key) if _is_source(value) else None
-                merge = old._storing_all(value) if _is_source(old) else None
+                old: Any = self._peek(key) if nested and _is_source(value) else None
+                merge = old._storing_all(value, nested=True) if _is_source(old) else None
                 if merge is None:
                     return None
-                nested.append(merge)
+                merges.append(merge)
                 continue
             try:
                 shape = value.shape
@@ -223,9 +227,9 @@ class Updating(InPlaceUpdating):
             # starts_with is inlined for one dimension, because the call takes a third of the time of an entry
             if not (shape and shape[0] == first if dims == 1 else starts_with(shape, size)):
                 return None
-        if not nested:
+        if not merges:
             return partial(store, items)
-        return partial(_store_all, store, [item for item in items if type(item[1]) is Tensor], nested)
+        return partial(_store_all, store, [item for item in items if type(item[1]) is Tensor], merges)
 
     def _gathered(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[str, Any]]:
         """Return the items of a source; those under nested keys are collected in one dictionary for each node.
@@ -282,11 +286,11 @@ class _Level(dict[str, Any]):
 
 
 def _store_all(
-    store: Callable[[Iterable[tuple[str, Any]]], None], items: list[tuple[str, Any]], nested: list[Callable[[], None]]
+    store: Callable[[Iterable[tuple[str, Any]]], None], items: list[tuple[str, Any]], merges: list[Callable[[], None]]
 ) -> None:
     """Store the tensors of a node, and those of the nodes below it."""
     store(items)
-    for merge in nested:
+    for merge in merges:
         merge()
 
 
