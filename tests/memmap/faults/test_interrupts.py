@@ -23,7 +23,6 @@ from tensordict_memmap.engine import executor
 from tensordict_memmap.engine import syscalls as system
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.storage import locks
-from tensordict_memmap.tensor import mapping
 
 pytestmark = pytest.mark.skipif(not system.POSIX, reason="signals and locks of POSIX")
 
@@ -316,15 +315,15 @@ def test_files_of_a_failed_save_are_closed_and_freed_with_its_error(tmp_path, mo
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="lists the mappings of this process")
-@pytest.mark.parametrize("name", ["Place", "_bytes_at"])
-def test_an_interrupt_as_a_file_is_mapped_leaves_no_mapping(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("function", ["tensordict_memmap.tensor.mapping._bytes_at", "numpy.asarray"])
+def test_an_interrupt_as_a_file_is_mapped_leaves_no_mapping(tmp_path, monkeypatch, function):
     path = tmp_path / "leaf.memmap"
     path.write_bytes(bytes(64))
 
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mapping, name, interrupted)
+    monkeypatch.setattr(function, interrupted)
     try:
         MemoryMappedTensor.from_filename(path, torch.uint8, [64])
     except KeyboardInterrupt:

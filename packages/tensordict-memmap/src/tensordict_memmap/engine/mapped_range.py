@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import itertools
 import mmap
-import operator
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -20,15 +19,11 @@ from tensordict_memmap.engine import syscalls
 
 _FAILED = ctypes.c_void_p(-1).value
 _NOTHING = itertools.repeat((None, 0))
-_address_and_size = operator.itemgetter(0, 1)
 _starmap: Any = itertools.starmap.__new__
 _numbers = itertools.count()
-_ranges: dict[int, tuple[Any, ...]] = {}
-
-
-def ranges() -> list[tuple[Any, ...]]:
-    """Return the address and the size of each range that is mapped, and what `MappedRange.describe` added."""
-    return list(_ranges.values())
+_ranges: dict[int, tuple[int, int]] = {}
+"""The addresses and sizes of all mapped ranges."""
+_take = _ranges.pop
 
 
 class MappedRange(itertools.starmap):  # type: ignore[type-arg]  # it is no generic class at run time
@@ -52,37 +47,34 @@ class MappedRange(itertools.starmap):  # type: ignore[type-arg]  # it is no gene
     b'hello'
     """
 
-    __slots__ = ("_number",)
+    __slots__ = ("__weakref__", "_number", "address")
 
+    address: int
+    """The address of the first byte, while it is mapped."""
     _number: int
 
-    def __new__(cls, fd: int, nbytes: int, offset: int, *, shared: bool) -> Self:
+    def __new__(cls, fd: int, nbytes: int, offset: int, shared: bool) -> Self:
         """Map the range and store its address."""
         number = next(_numbers)
         # An item of this iterator takes the range out, for another thread may map the same address at once, and unmaps
         # it. All later ones unmap no bytes, which the system refuses.
-        taken = map(_address_and_size, map(_ranges.pop, itertools.repeat(number), _NOTHING))
-        made: Self = _starmap(cls, syscalls.unmap_pages, taken)
-        made._number = number
+        self: Self = _starmap(cls, syscalls.unmap_pages, map(_take, itertools.repeat(number), _NOTHING))
+        self._number = number
         flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE
         arguments = (None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
         addresses = itertools.starmap(syscalls.map_pages, (arguments,))
-        _ranges.update(zip((number,), zip(addresses, (nbytes,), strict=False), strict=False))
-        if _ranges[number][0] == _FAILED:
+        _ranges.update(zip((number,), zip(addresses, (nbytes,))))  # noqa: B905 (strict= takes longer; one item each)
+        self.address = _ranges[number][0]
+        if self.address == _FAILED:
             code = ctypes.get_errno()
             del _ranges[number]
             raise syscalls.os_error(code)
-        return made
+        return self
 
     @property
-    def address(self) -> int:
-        """The address of the first byte, while it is mapped."""
-        address: int = _ranges[self._number][0]
-        return address
-
-    def describe(self, description: tuple[Any, ...]) -> None:
-        """Let `ranges` return a tuple for this range that begins with its address and size."""
-        _ranges[self._number] = description
+    def is_mapped(self) -> bool:
+        """Whether it is still mapped."""
+        return self._number in _ranges
 
     def close(self) -> None:
         """Unmap the range; do nothing if it was."""

@@ -22,7 +22,7 @@ from tensordict_memmap.engine.gpu import staging
 from tensordict_memmap.engine.mounts import is_on_network
 from tensordict_memmap.engine.tuning import JOB_BYTES
 from tensordict_memmap.schema.node import nearest
-from tensordict_memmap.tensor.mapping import Place, places_of
+from tensordict_memmap.tensor.mapping import MappedPages, places_of
 
 _BLOCK_BYTES = 1 << 20
 """The maximum number of bytes that one request reads into memory. Larger blocks leave the cache of the processor
@@ -46,7 +46,7 @@ Target = memoryview | torch.Tensor
 class _Read(NamedTuple):
     """Consecutive bytes of a file, and the memory that they go to, in order."""
 
-    place: Place
+    place: MappedPages
     offset: int
     parts: list[Target]
 
@@ -68,7 +68,7 @@ def in_memory(loaded: Any, device: torch.device | None = None) -> Any:
     ('MemoryMappedTensor', 'Tensor')
     """
     made: dict[int, torch.Tensor] = {}
-    wanted: list[tuple[Place, int, Target]] = []
+    wanted: list[tuple[MappedPages, int, Target]] = []
     target = torch.device("cpu") if device is None else device
     tensors = _tensors(loaded)
     for tensor, place in zip(tensors, places_of(tensors), strict=True):
@@ -110,10 +110,10 @@ def _tensors(loaded: Any) -> list[torch.Tensor]:
     return found
 
 
-def _reads(wanted: Iterable[tuple[Place, int, Target]], block: int) -> Iterator[_Read]:
+def _reads(wanted: Iterable[tuple[MappedPages, int, Target]], block: int) -> Iterator[_Read]:
     """Yield the requests of at most ``block`` bytes that fill parts of memory from places in files."""
     dropped = memoryview(bytearray(_MAX_GAP))
-    place: Place | None = None
+    place: MappedPages | None = None
     begin = end = 0
     parts: list[Target] = []
     for here, offset, own in sorted(wanted, key=lambda one: (one[0].filename, one[1])):
@@ -156,7 +156,7 @@ def _read_to_gpu(device: torch.device, ready: torch.cuda.Event, one: _Read) -> N
     stream.synchronize()
 
 
-def _read_file(place: Place, offset: int, parts: list[Any]) -> None:
+def _read_file(place: MappedPages, offset: int, parts: list[Any]) -> None:
     with Descriptor(os.open, place.filename, os.O_RDONLY | syscalls.BINARY | syscalls.NO_WAIT) as file:
         info = os.fstat(file.fileno())
         if (info.st_dev, info.st_ino) != place.identity:

@@ -96,17 +96,17 @@ class LeafOpener:
         return tensor
 
     def _moved(self, leaf: Leaf) -> torch.Tensor:
-        if self.empty and leaf.layout == "strided":
+        tensor: torch.Tensor
+        if leaf.layout != "strided":
+            tensor = self._nested(leaf)
+        elif self.empty:
             return torch.empty(leaf.shape, dtype=leaf.dtype, device=self.device)
-        tensor = self._map(leaf) if leaf.layout == "strided" else self._nested(leaf)
+        elif nbytes := leaf.nbytes:
+            tensor = self._map_file(leaf, f"{self.root}/{leaf.file}", nbytes, leaf.shape)
+        else:
+            path = f"{self.root}/{leaf.file}"
+            tensor = MemoryMappedTensor.from_filename(path, leaf.dtype, leaf.shape, mode=self.mode)
         return tensor if self.device is None else tensor.to(self.device, non_blocking=self.non_blocking)
-
-    def _map(self, leaf: Leaf) -> torch.Tensor:
-        path = f"{self.root}/{leaf.file}"
-        nbytes = leaf.nbytes
-        if not nbytes:
-            return MemoryMappedTensor.from_filename(path, leaf.dtype, leaf.shape, mode=self.mode)
-        return self._map_file(leaf, path, nbytes, leaf.shape)
 
     def _map_file(self, leaf: Leaf, path: str, nbytes: int, shape: tuple[int, ...]) -> torch.Tensor:
         file, mode = self._open(leaf, path, nbytes)
@@ -126,7 +126,7 @@ class LeafOpener:
                     stacklevel=2,
                 )
             mapping = Mapping(fd, path, nbytes, mode=mode, info=info)
-        return MemoryMappedTensor.from_handler(mapping, leaf.dtype, shape)
+        return MemoryMappedTensor._over(mapping, leaf.dtype, shape)
 
     def _open(self, leaf: Leaf, path: str, nbytes: int) -> tuple[Descriptor, str]:
         """Open an existing file; return its descriptor, and the mode that it can be mapped with."""

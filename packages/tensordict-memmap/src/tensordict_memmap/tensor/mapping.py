@@ -13,15 +13,16 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.descriptor import Descriptor
-from tensordict_memmap.engine.mapped_range import MappedRange, ranges
+from tensordict_memmap.engine.mapped_range import MappedRange
 
 MODES = {"r": False, "c": False, "r+": True}
 """The modes, and whether writes reach the file; with ``r`` and ``c``, pages are copied on write."""
@@ -61,8 +62,8 @@ def open_file(path: str, mode: str | None, *, flags: int = 0) -> tuple[Descripto
     return Descriptor(os.open, path, os.O_RDONLY | flags), "r"
 
 
-class Place(NamedTuple):
-    """The position of a mapped range.
+class MappedPages(MappedRange):
+    """A mapped range of a file, or of anonymous shared memory. Arrays and tensors over it keep it alive.
 
     Attributes:
         address: The address of the first byte.
@@ -73,12 +74,27 @@ class Place(NamedTuple):
         changed: The ranges of addresses, in order, whose bytes are no longer those of the file (`note_changes`).
     """
 
-    address: int
+    __slots__ = ("__array_interface__", "changed", "filename", "identity", "nbytes", "offset")
+
+    __array_interface__: dict[str, Any]
     nbytes: int
     filename: str
     offset: int
     identity: tuple[int, int]
-    changed: list[tuple[int, int]]
+    changed: Sequence[tuple[int, int]]
+
+    def __new__(
+        cls, fd: int, nbytes: int, offset: int, shared: bool, filename: str | None, identity: tuple[int, int]
+    ) -> Self:
+        """Map bytes of a file, which need not start at a page."""
+        skipped = offset % syscalls.PAGE
+        self = MappedRange.__new__(cls, fd, nbytes + skipped, offset - skipped, shared)
+        self.nbytes, self.offset = nbytes + skipped, offset - skipped
+        self.filename, self.identity, self.changed = filename or "", identity, ()
+        # a ctypes array type would do the same, but takes ten times as long to create
+        self.__array_interface__ = _bytes_at(self.address + skipped, nbytes)
+        _live.add(weakref.ref(self, _live.discard))
+        return self
 
     def in_file(self, tensor: torch.Tensor) -> int | None:
         """Return the offset in the file of a contiguous tensor in this range; None if the file has other bytes."""
@@ -88,7 +104,11 @@ class Place(NamedTuple):
         return None if is_changed or not self.filename else self.offset + start - self.address
 
 
-def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
+_live: set[weakref.ref[MappedPages]] = set()
+"""The mapped ranges. ``set.discard`` is written in C; signals interrupt the callbacks of a ``weakref.WeakSet``."""
+
+
+def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[MappedPages | None]:
     """Yield for each tensor the mapped range that holds its memory; None for memory that is not mapped.
 
     Fake tensors, nested tensors and wrappers have no address, and tensors without elements no memory.
@@ -96,7 +116,7 @@ def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
     >>> list(places_of([torch.zeros(2)]))
     [None]
     """
-    places: dict[int, Place] | None = None
+    places: dict[int, MappedPages] | None = None
     starts: list[int] = []
     for tensor in tensors:
         try:
@@ -106,7 +126,8 @@ def places_of(tensors: Iterable[torch.Tensor]) -> Iterator[Place | None]:
         place = None
         if address is not None:
             if places is None:
-                places = {place.address: place for place in ranges() if isinstance(place, Place)}
+                found = [pages() for pages in list(_live)]
+                places = {pages.address: pages for pages in found if pages is not None and pages.is_mapped}
                 starts = sorted(places)
             at = bisect.bisect_right(starts, address) - 1
             place = places[starts[at]] if at >= 0 else None
@@ -124,7 +145,7 @@ def note_changes(tensors: Iterable[torch.Tensor]) -> None:
     tensors = list(tensors)
     for tensor, place in zip(tensors, places_of(tensors), strict=True):
         if place is not None:
-            bisect.insort(place.changed, (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes))
+            place.changed = sorted([*place.changed, (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)])
 
 
 def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
@@ -138,27 +159,6 @@ def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:
         if place is None and (tensor.is_nested or tensor.numel()):
             return False
     return True
-
-
-class _Pages(MappedRange):
-    """Owner of a range of mapped pages; arrays and tensors over them keep it alive."""
-
-    __slots__ = ("__array_interface__",)
-
-    __array_interface__: dict[str, Any]
-
-    @classmethod
-    def map(
-        cls, fd: int, filename: str | None, nbytes: int, offset: int, identity: tuple[int, int], shared: bool
-    ) -> Self:
-        """Map bytes of a file, which need not start at a page."""
-        skipped = offset % syscalls.PAGE
-        made = cls(fd, nbytes + skipped, offset - skipped, shared=shared)
-        address = made.address
-        made.describe(Place(address, nbytes + skipped, filename or "", offset - skipped, identity, []))
-        # a ctypes array type would do the same, but takes ten times as long to create
-        made.__array_interface__ = _bytes_at(address + skipped, nbytes)
-        return made
 
 
 class _Foreign:
@@ -217,7 +217,14 @@ class Mapping:
         self.nbytes = nbytes
         self.identity = (info.st_dev, info.st_ino)
         self.descriptor: Descriptor | None = None
-        self.buffer: Any = _map(fd, filename, nbytes, offset, self.identity, shared=MODES[mode])
+        self.buffer: Any
+        if nbytes == 0:
+            self.buffer = np.empty(0, np.uint8)
+        elif syscalls.POSIX:
+            self.buffer = np.asarray(MappedPages(fd, nbytes, offset, MODES[mode], filename, self.identity))
+        else:
+            with os.fdopen(os.dup(fd), "r+b" if MODES[mode] else "rb") as file:
+                self.buffer = np.memmap(file, np.uint8, "r+" if MODES[mode] else "c", offset, (nbytes,))
 
     @classmethod
     def open(cls, filename: str, nbytes: int | None = None, *, offset: int = 0, mode: str | None = None) -> Mapping:
@@ -320,12 +327,3 @@ class Mapping:
             if (info.st_dev, info.st_ino) == self.identity:
                 return file
         return None
-
-
-def _map(fd: int, filename: str | None, nbytes: int, offset: int, identity: tuple[int, int], *, shared: bool) -> Any:
-    if nbytes == 0:
-        return np.empty(0, np.uint8)
-    if not syscalls.POSIX:
-        with os.fdopen(os.dup(fd), "r+b" if shared else "rb") as file:
-            return np.memmap(file, np.uint8, "r+" if shared else "c", offset, (nbytes,))
-    return np.asarray(_Pages.map(fd, filename, nbytes, offset, identity, shared))
