@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -143,6 +143,14 @@ class _View:
     sort: bool
     is_flat: bool
 
+    @classmethod
+    def flat(cls, td: Any) -> Self:
+        """Return the view of the entries of a tensordict alone."""
+        view = cls()
+        view.td, view.include_nested, view.leaves_only = td, False, False
+        view.is_leaf, view.sort, view.is_flat = None, False, True
+        return view
+
     @property
     def tensordict(self) -> Any:
         """The tensordict that the view shows."""
@@ -179,6 +187,14 @@ class Lookup(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(list(self._node._keys()))
+
+    def values(self) -> abc.ValuesView[Any]:
+        """Return a live view of the entries."""
+        return ValuesView.flat(self._node)  # type: ignore[return-value]  # it is registered as one
+
+    def items(self) -> abc.ItemsView[str, Any]:
+        """Return a live view of the pairs of keys and entries."""
+        return ItemsView.flat(self._node)  # type: ignore[return-value]  # it is registered as one
 
 
 class KeysView(_View):

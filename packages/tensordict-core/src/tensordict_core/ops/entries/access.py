@@ -234,11 +234,11 @@ class Access(Node):
         >>> [v.item() for v in TensorDict({"a": 1, "b": {"c": 2}}).values(True, True)]
         [1, 2]
         """
-        if not (include_nested or leaves_only or sort) and type(entries := self._entries) is dict:
-            return entries.values()  # type: ignore[return-value]  # a dictionary's own view is the fastest
+        if not (include_nested or leaves_only or sort):
+            return self._entries.values()  # type: ignore[return-value]  # a dictionary's own view is the fastest
         view = ValuesView()
         view.td, view.include_nested, view.leaves_only = self, include_nested, leaves_only
-        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, not (include_nested or leaves_only or sort)
+        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, False
         return view
 
     def items(
@@ -253,11 +253,11 @@ class Access(Node):
         >>> [(k, v.item()) for k, v in TensorDict({"a": 1, "b": {"c": 2}}).items(True, True)]
         [('a', 1), (('b', 'c'), 2)]
         """
-        if not (include_nested or leaves_only or sort) and type(entries := self._entries) is dict:
-            return entries.items()  # type: ignore[return-value]  # a dictionary's own view is the fastest
+        if not (include_nested or leaves_only or sort):
+            return self._entries.items()  # type: ignore[return-value]  # a dictionary's own view is the fastest
         view = ItemsView()
         view.td, view.include_nested, view.leaves_only = self, include_nested, leaves_only
-        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, not (include_nested or leaves_only or sort)
+        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, False
         return view
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
