@@ -103,7 +103,8 @@ def _describe(meta: Meta, described: dict[str, Any], prefix: str) -> None:
     facts: dict[str, Any] = {"batch_size": meta.batch_size, "device": meta.device}
     if meta.names is not None:
         facts["names"] = list(meta.names)
-    described.setdefault(prefix.removesuffix("."), {}).update(facts)
+    name = prefix.removesuffix(".")
+    described[name] = {**described[name], **facts} if name in described else facts
 
 
 def _put_meta(meta: Meta, out: dict[str, Any], prefix: str, *, sized: bool) -> None:
