@@ -131,3 +131,31 @@ def test_an_unbatched_tensor_is_compared_with_a_tensor():
     assert (TensorDict({"u": UnbatchedTensor(x)}) == TensorDict({"u": x}))["u"].all()
     chosen = TensorDict({"u": UnbatchedTensor(x)}).where(torch.tensor(True), TensorDict({"u": x + 1}))
     assert chosen["u"].tolist() == [1.0, 2.0]
+
+
+class Anything:
+    def __eq__(self, other):
+        return True
+
+
+@pytest.mark.parametrize("value", [object(), [1, 2], (), {1}, int, ..., torch.float32, torch.Size([3]), NotImplemented])
+@pytest.mark.parametrize("td", [TensorDict({"a": [1, 2]}), lazy_stack([TensorDict({"a": 1})] * 2), TensorDict()])
+def test_a_tensordict_is_not_equal_to_a_value_that_is_no_operand(td, value):
+    assert (td == value, value == td, td != value, value != td) == (False, False, True, True)
+    assert [value, td].index(td) == 1
+
+
+def test_a_value_decides_itself_whether_it_equals_a_tensordict():
+    td = TensorDict({"a": 1})
+    assert (td == Anything(), Anything() == td) == (True, True)
+
+
+def test_the_order_of_a_tensordict_and_a_value_that_is_no_operand_is_a_type_error():
+    with pytest.raises(TypeError, match="'<' not supported between instances of 'TensorDict' and 'list'"):
+        operator.lt(TensorDict({"a": 1}), [1])
+
+
+@pytest.mark.parametrize("symbol", [operator.eq, operator.gt, operator.add])
+def test_a_bool_of_numpy_is_a_number(symbol):
+    result = symbol(TensorDict({"a": [1, 2]}), np.True_)
+    assert result["a"].equal(symbol(torch.tensor([1, 2]), True))

@@ -15,7 +15,7 @@ from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import SAME, UNLOCKED
 from tensordict_core.base.registry.types import containers
-from tensordict_core.ops.factories.operands import broadcast_how, match, spread
+from tensordict_core.ops.factories.operands import OPERANDS, broadcast_how, match, spread
 from tensordict_core.ops.factories.owner import owns_methods
 from tensordict_core.ops.factories.reduction import BatchDims, Dim, Kernel, over_leaves
 from tensordict_core.ops.factories.spec import OpSpec, record
@@ -34,8 +34,8 @@ def _comparison(name: str, function: Callable[..., Tensor], symbol: str) -> Any:
                 return NotImplemented  # Python then calls the tensorclass, and the result is one
             if (pairs := self._pairs(other)) is not None:
                 return self._rebuild(map(function, *pairs), broadcast_how(self, other, UNLOCKED))
-        if other is None or isinstance(other, str):
-            return NotImplemented
+        if not isinstance(other, OPERANDS):
+            return NotImplemented  # == of any other value is then false, and < a TypeError of Python
         if name in ("__eq__", "__ne__") and isinstance(other, dict):
             other = containers.dense(other, batch_size=None if self._lazy_stack is None else self._meta.batch_size)
         has_values = isinstance(other, Node) and (_has_values(self) or _has_values(other))

@@ -26,6 +26,11 @@ from tensordict_core.base.registry.types import containers
 _NUMBERS = frozenset((bool, int, float))
 """The usual types of operands that apply to every leaf; the tests for tensors take ten times as long as this one."""
 
+_SCALARS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, np.number, np.bool_, numbers.Number)
+
+OPERANDS = (Node, Tensor, *_SCALARS, np.ndarray, dict)
+"""The types of values that `match` accepts."""
+
 
 def batch_operand(td: Any, leaves: list[Tensor], other: Tensor) -> list[Tensor]:
     """Return the tensor ``other``, aligned with the batch dimensions, once per leaf."""
@@ -90,7 +95,7 @@ def match(name: str, td: Any, leaves: list[Tensor], other: Any) -> tuple[Any, bo
         return aligned, False
     if isinstance(other, Tensor):
         return batch_operand(td, leaves, other), False
-    if isinstance(other, bool | int | float | complex | torch.SymInt | torch.SymFloat | np.number | numbers.Number):
+    if isinstance(other, _SCALARS):
         return other, True
     if isinstance(other, np.ndarray):
         device = leaves[0].device if leaves else "cpu"
