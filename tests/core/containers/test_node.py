@@ -60,6 +60,15 @@ def test_subclasses_of_a_container_need_nothing() -> None:
     assert Mine({"a": torch.zeros(2)}, [2])["a"].shape == (2,)
 
 
+def test_a_subclass_may_define_set_by_item_assignment() -> None:
+    class Logged(TensorDict):
+        def set(self, key: Any, item: Any, *args: Any, **kwargs: Any) -> Logged:
+            self[key] = item
+            return self
+
+    assert Logged({"a": 1}).set("b", 2).set(("n", "c"), 3).to_dict() == {"a": 1, "b": 2, "n": {"c": 3}}
+
+
 class Pairs(TensorDictBase):
     """A container with the abstract methods alone; what has a default is not overridden."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
-from typing import Any, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ class Indexing(Node):
     """``td[index]``, ``td[index] = value``, ``len(td)``, iteration, ``get_at`` and ``set_at_``."""
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+        _store: Callable[..., Any]
 
     @overload
     def __getitem__(self, index: str | tuple[str, ...]) -> Tensor: ...
@@ -106,7 +109,7 @@ class Indexing(Node):
         (tensor(2.), torch.Size([3, 2]))
         """
         if type(index) is str or (type(index) is tuple and key_path(index)):
-            self.set(index, value)
+            self._store(index, value)
             return
         if isinstance(value, np.generic):
             value = value.item()
