@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,3 +37,24 @@ def test_from_dict_returns_a_tensordict_as_it_is():
     stack = LazyStackedTensorDict(td, td)
     assert TensorDict.from_dict(td) is td and TensorDict.from_dict(stack) is stack
     assert TensorDict.from_dict(td, batch_size=[]).batch_size == () and td.batch_size == (2,)
+
+
+class Counted(TensorDict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.steps = 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Counted.from_dict({"a": torch.ones(3), "n": {"b": torch.ones(3)}}, batch_size=[3], names=["time"]),
+        lambda: Counted.from_any({"a": torch.ones(3)}, auto_batch_size=True),
+        lambda: Counted.from_list([{"a": 1.0}] * 3),
+        lambda: Counted.from_struct_array(np.ones(3, dtype=[("a", "f4")])),
+    ],
+)
+def test_class_methods_call_the_constructor_of_a_subclass(make):
+    made = make()
+    assert (type(made), made.steps, made.batch_size) == (Counted, 0, (3,)) and made["a"].tolist() == [1.0] * 3
+    assert "n" not in made or (type(made["n"]) is TensorDict and made.names == made["n"].names == ["time"])

@@ -15,7 +15,7 @@ from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.plugins import satellite
 from tensordict_core.base.registry.types import containers
-from tensordict_core.ops.io.to_python import of_class
+from tensordict_core.ops.io.to_python import constructed
 
 _STORAGES = (None, "shared", "memmap")
 _STORES = ("h5", "zarr", "redis", "dragonfly")
@@ -138,7 +138,7 @@ class Schemas(Node):
             td.auto_batch_size_(batch_dims)
         elif batch_size is not None:
             td.batch_size = as_batch_size(batch_size)
-        return of_class(cls, td)
+        return constructed(cls, td)
 
     def to_struct_array(self) -> np.ndarray[Any, Any]:
         """Return the entries as a NumPy structured array of the shape of the batch.

@@ -94,6 +94,23 @@ def of_class(cls: type[Any], td: Any, nested: bool = False) -> Any:
     return made.lock_() if td._locked else made
 
 
+def constructed(cls: type[Any], td: Any) -> Any:
+    """Return what `of_class` returns, made by the constructor of the subclass where it has one of its own.
+
+    >>> class Batch(TensorDict):
+    ...     def __init__(self, *args, **kwargs):
+    ...         super().__init__(*args, **kwargs)
+    ...         self.step = 0
+    >>> constructed(Batch, TensorDict({"a": 1})).step
+    0
+    """
+    plain = containers.dense
+    if not issubclass(cls, plain) or cls.__init__ is plain.__init__ or type(td) is not plain:
+        return of_class(cls, td)
+    meta = td._meta
+    return cls(dict(td._entries), batch_size=meta.batch_size, device=meta.device, names=meta.names)
+
+
 def _refuse_exclusive_keys(node: Any, what: str) -> None:
     """Raise an error for a lazy stack some of whose elements have keys that the result would lack."""
     if own := node._exclusive_keys():
@@ -276,7 +293,7 @@ class Conversion(Node):
         >>> TensorDict.from_dict({"a": torch.zeros(3, 4)}, batch_dims=1).batch_size
         torch.Size([3])
         """
-        return of_class(cls, build.from_dict(input_dict, **options))
+        return constructed(cls, build.from_dict(input_dict, **options))
 
     @with_options(build.BuildOptions, None)
     def from_dict_instance(self, input_dict: Mapping[Any, Any] | Any, **options: Unpack[build.BuildOptions]) -> Any:
@@ -337,7 +354,7 @@ class Conversion(Node):
         >>> TensorDict.from_list([{"a": 1}, {"a": 2}])["a"]
         tensor([1, 2])
         """
-        return of_class(cls, build.from_list(input, lazy=lazy, **options))
+        return constructed(cls, build.from_list(input, lazy=lazy, **options))
 
     @classmethod
     @with_options(build.BuildOptions, None)
@@ -356,7 +373,7 @@ class Conversion(Node):
         tensor(2)
         """
         made = build.from_any(obj, **options)
-        return of_class(cls, made) if isinstance(obj, (dict, np.ndarray)) else made
+        return constructed(cls, made) if isinstance(obj, (dict, np.ndarray)) else made
 
     fromkeys = staticmethod(build.fromkeys)
     from_tuple = staticmethod(build.from_tuple)
