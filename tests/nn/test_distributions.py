@@ -223,6 +223,12 @@ def test_parameters_of_normal_distributions():
     assert not list(AddStateIndependentNormalScale((2, 3), make_param=False).parameters())
 
 
+def test_the_arguments_of_a_normal_scale_can_be_read_back():
+    module = AddStateIndependentNormalScale([2, 3], scale_mapping="softplus", scale_lb=0.5)
+    again = AddStateIndependentNormalScale(module.scale_shape, scale_mapping=module.scale_mapping)
+    assert (again.scale_shape, again.scale_mapping, module.scale_lb) == ((2, 3), "softplus", 0.5)
+
+
 # composites ----------------------------------------------------------------------------------------------------------
 
 

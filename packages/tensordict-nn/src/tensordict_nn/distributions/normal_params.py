@@ -67,7 +67,8 @@ class AddStateIndependentNormalScale(nn.Module):
             self.state_independent_scale = nn.Parameter(value)
         else:
             self.register_buffer("state_independent_scale", value)
-        self.scale_mapping = mappings(scale_mapping)
+        self.scale_mapping = scale_mapping
+        self._positive = mappings(scale_mapping)
         self.scale_lb = scale_lb
 
     @property
@@ -81,5 +82,5 @@ class AddStateIndependentNormalScale(nn.Module):
 
     def forward(self, loc: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         """Return the first tensor, its scale, and the others unchanged."""
-        scale = self.scale_mapping(self.state_independent_scale.expand_as(loc)).clamp_min(self.scale_lb)
+        scale = self._positive(self.state_independent_scale.expand_as(loc)).clamp_min(self.scale_lb)
         return (loc, scale, *others)
