@@ -214,6 +214,19 @@ def test_instances_are_entries_of_tensordicts(sample):
     assert type(td.to_tensordict()["sample"]) is TensorDict
 
 
+def test_an_update_with_a_nested_dictionary_makes_a_nested_tensordict(sample):
+    sample.update({"label": {"a": torch.zeros(3), "s": "text"}})
+    assert type(sample.label) is TensorDict and sample.label.batch_size == (3,) and sample[0].label["a"].shape == ()
+    td = TensorDict({"sample": Sample(torch.zeros(3), batch_size=[3])}, [3]).update(
+        {"sample": {"label": {"a": [1] * 3}}}
+    )
+    assert td["sample"].label["a"].tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        sample.update({"label": {"a": torch.zeros(2)}})
+    sample.set("label", {"a": 1.0})
+    assert sample.label == {"a": 1.0}
+
+
 def test_updates(sample):
     sample.update(Sample(torch.zeros(3), "dog", batch_size=[3]))
     assert sample.label == "dog" and sample.x.sum() == 0
