@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 
 import pytest
 import torch
@@ -173,3 +174,18 @@ def test_many_processes_add_at_once(target, fork):
     again = load_memmap(target)
     assert len(again.keys()) == 33 and not problems(target)
     assert all(again[f"{number}-{entry}"].item() == number for number in range(4) for entry in range(8))
+
+
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_a_nested_entry_is_made_without_a_warning_of_torch_about_nested_tensors(tmp_path, in_folder):
+    td = TensorDict({"a": torch.ones(2)}, [2]).memmap(tmp_path if in_folder else None)
+    rows = torch.tensor([[2, 3], [4, 3]])
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # torch warns once in a process otherwise
+    try:
+        with warnings.catch_warnings(action="error"):
+            td.make_memmap_from_storage("n", torch.arange(18.0).untyped_storage(), rows)
+            td.make_memmap("z", rows)
+    finally:
+        torch.set_warn_always(always)
+    assert not any(part.count_nonzero() for part in td["z"].unbind())

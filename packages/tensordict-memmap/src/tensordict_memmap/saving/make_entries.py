@@ -19,7 +19,7 @@ from tensordict_core import TensorCollection, TensorDict, is_non_tensor, unravel
 from tensordict_core.extension import annotation
 from tensordict_memmap.loading.mapped import is_memmap
 from tensordict_memmap.saving.add_entry import add_entry
-from tensordict_memmap.schema.nested import nested_of
+from tensordict_memmap.schema.nested import count_of, nested_of
 from tensordict_memmap.schema.node import show
 from tensordict_memmap.tensor.memmap import MemoryMappedTensor
 
@@ -56,8 +56,8 @@ def make_memmap(
     """
     dtype = dtype or torch.get_default_dtype()
     if isinstance(shape, torch.Tensor) and shape.dim() == 2:
-        rows = [torch.zeros(row, dtype=dtype, device="cpu") for row in shape.tolist()]
-        return _put(td, key, torch.nested.nested_tensor(rows, dtype=dtype), copy_data=True)
+        zeros = torch.zeros(count_of(shape), dtype=dtype, device="cpu")
+        return _put(td, key, nested_of(zeros, shape.tolist(), jagged=False), copy_data=True)
     size = torch.Size(shape.tolist() if isinstance(shape, torch.Tensor) else shape)
     return _put(td, key, torch.empty(size, dtype=dtype, device="meta"), copy_data=False)
 
@@ -177,7 +177,8 @@ def _put(td: Any, key: str | tuple[str, ...], tensor: torch.Tensor, *, copy_data
     with td.unlock_() if len(rest) > 1 else contextlib.nullcontext():
         if place is None:
             made: Any = (
-                MemoryMappedTensor.from_tensor(tensor.detach())
+                # torch warns of every strided nested tensor that `detach` makes
+                MemoryMappedTensor.from_tensor(tensor.detach() if tensor.requires_grad else tensor)
                 if copy_data
                 else MemoryMappedTensor.zeros(shape=tensor.shape, dtype=tensor.dtype)
             )

@@ -84,9 +84,11 @@ def count_of(rows: torch.Tensor) -> int:
 
 def values(nested: torch.Tensor) -> torch.Tensor:
     """Return the values of all components of a strided one in one row, without a copy if they are stored so."""
+    if nested.requires_grad:  # torch warns where `detach` makes a strided nested tensor
+        nested = nested.detach()
     if nested.is_contiguous():
-        stored = nested.detach().values()  # the whole storage, which a view may share with others
+        stored = nested.values()  # the whole storage, which a view may share with others
         if stored.numel() == nested.numel():
             return stored
-    parts = [part.reshape(-1) for part in nested.detach().unbind()]
+    parts = [part.reshape(-1) for part in nested.unbind()]
     return torch.cat(parts) if parts else torch.empty(0, dtype=nested.dtype, device="cpu")
