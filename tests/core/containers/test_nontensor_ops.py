@@ -236,3 +236,11 @@ def test_one_value_takes_the_batch_size_of_an_operation_in_place():
     value = NonTensorData("a", batch_size=[4])
     assert value.repeat(2, inplace=True) is value and value.batch_size == (8,) and value.data == "a"
     assert value.reshape((2, 4), inplace=True).batch_size == (2, 4) and value.tolist() == [["a"] * 4] * 2
+
+
+@pytest.mark.parametrize("make", [lambda: NonTensorData("x"), lambda: NonTensorStack("x", "x")])
+def test_item_assignment_replaces_the_value_as_set_does(make):
+    assigned, was_set = make(), make()
+    assigned["data"] = "y"
+    was_set.set("data", "y")
+    assert assigned.tolist() == was_set.tolist() != make().tolist()

@@ -161,3 +161,9 @@ def test_update_with_an_unknown_field_replaces_none() -> None:
     with pytest.raises(KeyError, match="'typo' is no field of TensorAttrs"):
         attrs.update({"tgt_dtype": torch.int8, "typo": 1})
     assert attrs.tgt_dtype is None
+
+
+def test_item_assignment_replaces_a_field_as_set_does():
+    attrs = TensorAttrs("cpu")
+    attrs["tgt_dtype"] = torch.int8
+    assert attrs.tgt_dtype == torch.int8

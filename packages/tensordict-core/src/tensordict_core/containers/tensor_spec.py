@@ -181,6 +181,8 @@ class TensorAttrs(MetaData):
         setattr(self, key, item)
         return self
 
+    _store = set
+
     def keys(self, *args: Any, **kwargs: Any) -> Any:
         """Return the names of the fields that are not ``None``.
 

@@ -44,6 +44,8 @@ class UpdatesValues(SharesValues, abstract=True):
         self._assign_data(item)
         return self
 
+    _store = set
+
     def update(  # type: ignore[override]  # the source has a value and no entries
         self,
         input_dict_or_td: Any = None,
