@@ -198,9 +198,9 @@ class Instance(Forwarding):
     def _plan_set(self, key: str, item: Any, plan: Any, prefix: tuple[str, ...]) -> Any:
         if key not in self._rules:
             raise errors.foreign_keys(type(self), [key], self._rules)
-        td, is_node = self._tensordict, isinstance(item, dict) and not self._casts  # set() stores a dictionary as it is
+        td, as_node = self._tensordict, isinstance(item, dict) and not self._casts  # set() stores a dictionary as it is
         if item is not None:
-            return td._plan_set(key, item if is_node else self._rules[key](item, td._meta), plan, prefix)
+            return td._plan_set(key, item if as_node else self._rules[key](item, td._meta), plan, prefix)
         plan.then(lambda: self._unset(key))
         return None
 

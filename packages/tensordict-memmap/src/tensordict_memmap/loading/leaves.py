@@ -97,14 +97,14 @@ class LeafOpener:
 
     def _moved(self, leaf: Leaf) -> torch.Tensor:
         tensor: torch.Tensor
+        path = f"{self.root}/{leaf.file}"
         if leaf.layout != "strided":
             tensor = self._nested(leaf)
         elif self.empty:
             return torch.empty(leaf.shape, dtype=leaf.dtype, device=self.device)
         elif nbytes := leaf.nbytes:
-            tensor = self._map_file(leaf, f"{self.root}/{leaf.file}", nbytes, leaf.shape)
+            tensor = self._map_file(leaf, path, nbytes, leaf.shape)
         else:
-            path = f"{self.root}/{leaf.file}"
             tensor = MemoryMappedTensor.from_filename(path, leaf.dtype, leaf.shape, mode=self.mode)
         return tensor if self.device is None else tensor.to(self.device, non_blocking=self.non_blocking)
 

@@ -14,7 +14,7 @@ import os
 import stat
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -81,7 +81,7 @@ class MappedPages(MappedRange):
     filename: str
     offset: int
     identity: tuple[int, int]
-    changed: Sequence[tuple[int, int]]
+    changed: list[tuple[int, int]]
 
     def __new__(
         cls, fd: int, nbytes: int, offset: int, shared: bool, filename: str | None, identity: tuple[int, int]
@@ -90,7 +90,7 @@ class MappedPages(MappedRange):
         skipped = offset % syscalls.PAGE
         self = MappedRange.__new__(cls, fd, nbytes + skipped, offset - skipped, shared)
         self.nbytes, self.offset = nbytes + skipped, offset - skipped
-        self.filename, self.identity, self.changed = filename or "", identity, ()
+        self.filename, self.identity, self.changed = filename or "", identity, []
         # a ctypes array type would do the same, but takes ten times as long to create
         self.__array_interface__ = _bytes_at(self.address + skipped, nbytes)
         _live.add(weakref.ref(self, _live.discard))
@@ -145,7 +145,7 @@ def note_changes(tensors: Iterable[torch.Tensor]) -> None:
     tensors = list(tensors)
     for tensor, place in zip(tensors, places_of(tensors), strict=True):
         if place is not None:
-            place.changed = sorted([*place.changed, (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)])
+            bisect.insort(place.changed, (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes))
 
 
 def are_mapped(tensors: Iterable[torch.Tensor]) -> bool:

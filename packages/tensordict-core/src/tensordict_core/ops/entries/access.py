@@ -341,7 +341,8 @@ class Access(Node):
         return self
 
     _store = set
-    """`set` under a name that no field of a tensorclass hides; nodes call it on nested nodes."""
+    """`set` under a name that no field of a tensorclass hides and no subclass of a program overrides: for item
+    assignment, and for nodes above this one. A container that defines `set` repeats this line."""
 
     def _set_nested(self, key: tuple[str, ...], item: Any, inplace: bool | None, non_blocking: bool) -> None:
         """Store an entry under a nested key, and create the nodes that are missing."""

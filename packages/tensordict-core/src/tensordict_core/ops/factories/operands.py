@@ -28,7 +28,7 @@ _NUMBERS = frozenset((bool, int, float))
 
 _SCALARS = (bool, int, float, complex, torch.SymInt, torch.SymFloat, np.number, np.bool_, numbers.Number)
 
-OPERANDS = (Node, Tensor, *_SCALARS, np.ndarray, dict)
+OPERANDS = (int, float, Tensor, Node, *_SCALARS, np.ndarray, dict)
 """The types of values that `match` accepts."""
 
 
