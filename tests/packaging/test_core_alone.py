@@ -52,6 +52,18 @@ def test_importing_core_loads_nothing_but_itself_on_top_of_torch_and_numpy():
     assert ran.stdout.split() == ["tensordict_core"]
 
 
+def test_the_import_pauses_the_collector_and_leaves_it_as_it_was():
+    ran = fresh(
+        "import gc, torch\n"
+        "full = []\n"
+        "gc.callbacks.append(lambda phase, info: full.append(1) if info['generation'] == 2 else None)\n"
+        "import tensordict_core\n"
+        "print(gc.isenabled(), full)\n"
+    )
+    assert ran.stdout.split() == ["True", "[]"], ran.stderr
+    assert fresh("import gc; gc.disable(); import tensordict_core; print(gc.isenabled())").stdout.split() == ["False"]
+
+
 def test_using_core_loads_no_satellite_and_no_numba():
     ran = fresh(USE_CONTAINERS + f"import sys\nprint(*sorted({{*{SATELLITES!r}, 'numba'}} & set(sys.modules)))")
     assert ran.returncode == 0, ran.stderr

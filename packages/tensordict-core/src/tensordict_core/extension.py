@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from tensordict_core.base.entry import to_entry
+from tensordict_core.base.gc_paused import gc_paused
 from tensordict_core.base.index import Index
 from tensordict_core.base.json_form import DTYPES, JSON_TAG, NoJsonForm, decode_value, encode_value
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
@@ -96,6 +97,7 @@ __all__ = [
     "encode_value",
     "entries",
     "find_type",
+    "gc_paused",
     "html_table",
     "implements",
     "in_functorch",

@@ -23,11 +23,11 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from tensordict_core.extension import gc_paused
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.checksums import Extent, hash_bytes
 from tensordict_memmap.engine.descriptor import Descriptor
 from tensordict_memmap.engine.direct import DirectFile
-from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.gpu import finish_device_work
 from tensordict_memmap.engine.jobs import Part, Write, cut_into_jobs
 from tensordict_memmap.engine.sink import Sink, error_context

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from tensordict_core.extension import annotate
+from tensordict_core.extension import annotate, gc_paused
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.consolidated import FIELDS, Exact, end_of_leaves, parse, parse_extra
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.schema import nontensor

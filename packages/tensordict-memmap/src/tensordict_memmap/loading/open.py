@@ -18,8 +18,7 @@ from typing import Any
 import orjson
 import torch
 
-from tensordict_core.extension import annotate
-from tensordict_memmap.engine.gc_paused import gc_paused
+from tensordict_core.extension import annotate, gc_paused
 from tensordict_memmap.engine.syscalls import read_file
 from tensordict_memmap.formats.detect import ARCHIVE, CONSOLIDATED, SAFETENSORS, TREE
 from tensordict_memmap.formats.names import META

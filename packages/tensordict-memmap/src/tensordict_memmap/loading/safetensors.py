@@ -21,9 +21,8 @@ import numpy as np
 import orjson
 import torch
 
-from tensordict_core.extension import Meta, annotate
+from tensordict_core.extension import Meta, annotate, gc_paused
 from tensordict_memmap.engine import syscalls
-from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.formats.safetensors.delta import DELTA
 from tensordict_memmap.formats.safetensors.describe import RECORD
 from tensordict_memmap.formats.safetensors.dotted_names import DIGEST, by_names, digest, size_of_all

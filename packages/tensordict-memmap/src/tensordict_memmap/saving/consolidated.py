@@ -15,11 +15,10 @@ from typing import Any
 import torch
 
 from tensordict_core import LazyStackedTensorDict, UnbatchedTensor
-from tensordict_core.extension import Meta, annotate, annotation, is_compiling
+from tensordict_core.extension import Meta, annotate, annotation, gc_paused, is_compiling
 from tensordict_memmap.engine import executor
 from tensordict_memmap.engine.file_ranges import file_ranges
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
-from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.sources import FileRange, check_memory, detached
 from tensordict_memmap.engine.sources import Run as SourceRun
 from tensordict_memmap.engine.write_plan import FileWrite

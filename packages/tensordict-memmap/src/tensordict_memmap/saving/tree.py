@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from tensordict_core.extension import gc_paused
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.checksums import Extent
-from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.sink import reserve_files
 from tensordict_memmap.engine.sources import FileRange, check_memory, chunks, detached
 from tensordict_memmap.engine.tuning import JOB_BYTES

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensordict_core.extension import gc_paused
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
-from tensordict_memmap.engine.gc_paused import gc_paused
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
 from tensordict_memmap.loading.mapped import take_over
 from tensordict_memmap.saving.options import SaveOptions
