@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from tensordict_core import (
     dense_stack_tds,
     is_inexact,
     lazy_stack,
+    merge_tensordicts,
     pad_sequence,
     stack,
 )
@@ -125,6 +127,13 @@ DENSE: dict[str, Callable[[TensorDict], Any]] = {
     "masked_fill": lambda td: td.masked_fill(td["a"][:, 0, 0] > 0.5, 1.0),
     "tree_map": lambda td: pytree.tree_map(lambda x: x + 1, td),
     "lock": lambda td: td.clone().lock_() + 1,
+    "merge": lambda td: merge_tensordicts(td, TensorDict({"z": td["a"]}, [2, 3])),
+    "state_dict": lambda td: list(td.state_dict()),
+    "load_state_dict": lambda td: torch.zeros_like(td).load_state_dict(td.state_dict()),
+    "stack_and_cat_into": lambda td: (
+        torch.stack([td[1], td[0]], out=torch.zeros_like(td)),
+        torch.cat([td[1:], td[:1]], out=torch.zeros_like(td)),
+    ),
 }
 
 REDUCTIONS: dict[str, Callable[[TensorDict], Any]] = {
@@ -169,6 +178,13 @@ TRANSFORMS: dict[str, Callable[[TensorDict], Any]] = {
 @pytest.mark.parametrize("name", DENSE)
 def test_dense_tensordicts_compile(name: str) -> None:
     _check(DENSE[name], _dense)
+
+
+def test_deep_copies_compile() -> None:
+    """The graph is for one object: `copy.deepcopy` looks it up by its identity."""
+    td = _dense()
+    copied = torch.compile(lambda td: copy.deepcopy(td).add_(1), fullgraph=True, backend="eager")(td)
+    _same(copied, td + 1)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)

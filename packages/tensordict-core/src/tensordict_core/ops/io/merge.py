@@ -53,7 +53,7 @@ def _merge(target: Any, tds: Sequence[Any], callbacks: Any, prefix: tuple[str, .
         _merge_elements(target, tds, callbacks, prefix, partial)
     for key in dict.fromkeys(key for td in tds for key in td._keys()):
         if key not in partial:
-            values = [value for td in tds if (value := td._get(key)) is not None]
+            values = [value for value in [td._get(key) for td in tds] if value is not None]
             _merge_values(target, key, values, callbacks, prefix)
 
 

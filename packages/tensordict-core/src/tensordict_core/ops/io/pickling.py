@@ -18,7 +18,7 @@ from torch import Tensor
 from tensordict_core.base.lock import _children, _hold
 from tensordict_core.base.meta import CONSOLIDATED, WAS_LOCKED, Meta
 from tensordict_core.base.node import Node
-from tensordict_core.base.tracing import may_fuse
+from tensordict_core.base.tracing import is_compiling, may_fuse
 from tensordict_core.ops.io import state_dict as states
 from tensordict_core.ops.parallel.packing import Slot, skeleton_over, unpack
 
@@ -209,6 +209,8 @@ class Serialization(Node):
 
         Tensors that autograd computed are cloned: torch copies leaves of the graph only.
         """
+        if is_compiling():
+            return self.clone()  # Dynamo does not copy tensors otherwise
         state = self.__getstate__()
         new: Self = _new(type(self))
         memo[id(self)] = new

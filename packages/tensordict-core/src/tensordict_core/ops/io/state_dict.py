@@ -20,6 +20,7 @@ from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
+from tensordict_core.base.tracing import is_compiling
 from tensordict_core.base.write_plan import WritePlan
 
 BATCH_SIZE: Final = "__batch_size"
@@ -40,6 +41,16 @@ def new_state() -> OrderedDict[str, Any]:
     out: OrderedDict[str, Any] = OrderedDict()
     vars(out)["_metadata"] = {}  # an attribute, as in the state dicts of modules
     return out
+
+
+def _description(state: Mapping[str, Any]) -> Any:
+    """Return the attribute that describes the nodes, or ``None`` if the dictionary has none.
+
+    Dynamo does not trace attributes of dictionaries: state dicts of compiled functions do not describe the nodes.
+    """
+    if is_compiling():
+        return {} if isinstance(state, OrderedDict) else None
+    return getattr(state, "_metadata", None)
 
 
 def _collision(name: str) -> KeyError:
@@ -74,7 +85,7 @@ def put(
         if not RESERVED.isdisjoint(node._keys()):
             reserved = next(key for key in node._keys() if key in RESERVED)
             raise KeyError(f"the key {reserved!r} is reserved in state dicts; rename it first")
-    described = getattr(out, "_metadata", None)
+    described = _description(out)
     if described is not None:
         _describe(meta, described, prefix)
     else:
@@ -146,7 +157,7 @@ def _flat(state: Mapping[str, Any], prefix: str, out: dict[str, Any]) -> None:
             _flat(value, name + ".", out)
         else:
             out[name] = value
-    described = getattr(state, "_metadata", None)
+    described = _description(state)
     if described:
         _add_metadata(described, prefix, out)
 

@@ -15,9 +15,13 @@ from tensordict_core.base.meta import as_names, check_devices
 from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.options import current as options
 from tensordict_core.base.shape_op import normal_dim
+from tensordict_core.base.tracing import constant_when_traced
 
 N = TypeVar("N", bound=Node)
 """The type of the tensordicts and of the result."""
+
+
+_can_cast = constant_when_traced(lambda source, target: torch.can_cast(source, target))
 
 
 def check_out(what: str, out: Any) -> None:
@@ -67,7 +71,7 @@ def fill_out(what: str, result: Any, out: Any) -> Any:
 def _check_dtypes(what: str, result: Any, out: Any) -> None:
     for key, leaf in zip(result._leaf_keys(), result._leaves(), strict=True):
         old = out._peek_path(key)
-        if isinstance(old, torch.Tensor) and not torch.can_cast(leaf.dtype, old.dtype):
+        if isinstance(old, torch.Tensor) and not _can_cast(leaf.dtype, old.dtype):
             raise errors.out_dtype(what, key, leaf.dtype, old.dtype)
 
 
