@@ -81,6 +81,20 @@ def test_modules_that_cannot_be_traced_are_named():
         symbolic_trace(plus_one())(TensorDict({}))
 
 
+def test_parameters_are_made_in_a_graph():
+    model = nn.Linear(2, 3)
+
+    def call(x):
+        params = TensorDict.from_module(model, as_module=True)
+        held = TensorDictParams(TensorDict(x=x), no_convert=True)
+        return params["weight"].sum() + held["x"].sum(), len(list(params.parameters())), len(list(held.buffers()))
+
+    torch._dynamo.reset()
+    total, parameters, buffers = torch.compile(call, fullgraph=True, backend="eager")(torch.ones(3))
+    torch.testing.assert_close(total, model.weight.sum() + 3)
+    assert (parameters, buffers) == (2, 1)
+
+
 def test_compiled_in_one_graph_without_recompiling():
     module = TensorDictSequential(
         TensorDictModule(nn.Linear(2, 3), ["a"], ["h"]),

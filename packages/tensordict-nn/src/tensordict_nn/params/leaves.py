@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.parameter import Buffer, Parameter, is_lazy
+from torch.nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter, is_lazy
 
 from tensordict_core import LazyStackedTensorDict
 from tensordict_nn import errors
@@ -44,7 +44,7 @@ def as_buffer(tensor: Tensor) -> Tensor:
     >>> isinstance(as_buffer(torch.zeros(1)), Buffer)
     True
     """
-    if isinstance(tensor, Buffer) or is_lazy(tensor):
+    if isinstance(tensor, Buffer | UninitializedParameter | UninitializedBuffer):
         return tensor
     made: Tensor = Buffer(tensor)
     return made

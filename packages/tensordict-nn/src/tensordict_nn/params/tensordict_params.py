@@ -102,7 +102,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
             self.lock_()
 
     def _begin(self, meta: Meta, no_convert: bool) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         # directly into the dictionary: nn.Module.__setattr__ is slow, and these are neither parameters nor modules
         self.__dict__.update(
             _meta=meta,

@@ -210,7 +210,7 @@ class Serialization(Node):
         Tensors that autograd computed are cloned: torch copies leaves of the graph only.
         """
         if is_compiling():
-            return self.clone()  # Dynamo does not copy tensors otherwise
+            return self._clone(True)  # Dynamo does not copy tensors otherwise
         state = self.__getstate__()
         new: Self = _new(type(self))
         memo[id(self)] = new

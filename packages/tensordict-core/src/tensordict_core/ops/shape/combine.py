@@ -21,9 +21,6 @@ N = TypeVar("N", bound=Node)
 """The type of the tensordicts and of the result."""
 
 
-_can_cast = constant_when_traced(lambda source, target: torch.can_cast(source, target))
-
-
 def check_out(what: str, out: Any) -> None:
     """Check that ``out`` is a tensordict.
 
@@ -66,6 +63,12 @@ def fill_out(what: str, result: Any, out: Any) -> Any:
         raise errors.locked(f"{what} with out= would add entries")
     _check_dtypes(what, result, out)
     return out.update(result, inplace=True)
+
+
+@constant_when_traced
+def _can_cast(source: torch.dtype, target: torch.dtype) -> bool:
+    """Return the result of ``torch.can_cast``, which Dynamo takes for an operation on tensors."""
+    return torch.can_cast(source, target)
 
 
 def _check_dtypes(what: str, result: Any, out: Any) -> None:
