@@ -164,6 +164,11 @@ LAZY: dict[str, Callable[[Any], Any]] = {
     "cast": lambda td: td.double(),
     "set": lambda td: td.clone().set("z", td["a"]),
     "unbind": lambda td: td.unbind(1)[0],
+    "depth": lambda td: td.depth,
+    "auto_batch_size": lambda td: td.clone().auto_batch_size_(),
+    "tree_map": lambda td: pytree.tree_map(lambda x: x + 1, td),
+    "vmap": lambda td: torch.vmap(lambda row: row + row["a"].sum())(td),
+    "grad": lambda td: torch.func.grad(lambda one: (one["a"] ** 2).sum())(td),
 }
 
 TRANSFORMS: dict[str, Callable[[TensorDict], Any]] = {

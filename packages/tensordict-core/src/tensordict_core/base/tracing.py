@@ -98,10 +98,12 @@ def are_differentiated(tensors: Iterable[Any]) -> bool:
     >>> are_differentiated([torch.zeros(1)])
     False
     """
+    return _in_grad() and all([tensor.is_leaf for tensor in tensors if isinstance(tensor, torch.Tensor)])
+
+
+def _in_grad() -> bool:
     interpreter: Any = _peek_interpreter_stack()
-    if interpreter is None or interpreter.key() != torch._C._functorch.TransformType.Grad:
-        return False
-    return all(tensor.is_leaf for tensor in tensors if isinstance(tensor, torch.Tensor))
+    return interpreter is not None and interpreter.key() == torch._C._functorch.TransformType.Grad
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -122,6 +124,6 @@ def constant_when_traced(function: F) -> F:
     return function
 
 
-for _function in (transform_level, mapped_dim, mapped_size):
+for _function in (transform_level, mapped_dim, mapped_size, _in_grad):
     # levels and mapped dimensions are constant within a trace, and Dynamo cannot trace the functions that return them
     constant_when_traced(_function)

@@ -363,7 +363,7 @@ class LazyElementwise(TensorDictBase, abstract=True):
         for td in self.tensordicts:
             td.auto_batch_size_(None if batch_dims is None else max(batch_dims - 1, self.stack_dim))
         if self.tensordicts:
-            shortest = min((td._meta.batch_size for td in self.tensordicts), key=len)
+            shortest = sorted([td._meta.batch_size for td in self.tensordicts], key=len)[0]
             for td in self.tensordicts:
                 td._change_batch_size(td._meta.batch_size[: len(shortest)])
             if len(shortest) < self.stack_dim:
@@ -377,7 +377,8 @@ class LazyElementwise(TensorDictBase, abstract=True):
     @property
     def depth(self: Any) -> int:
         """The number of levels of nested tensordicts below this one."""
-        return max((td.depth for td in self.tensordicts), default=0)
+        depths: list[int] = [td.depth for td in self.tensordicts]
+        return max([0, *depths])
 
     # printing --------------------------------------------------------------------------------------------------------
 
