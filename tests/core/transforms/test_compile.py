@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 from tensordict_core import (
     LazyStackedTensorDict,
@@ -176,6 +177,7 @@ TRANSFORMS: dict[str, Callable[[TensorDict], Any]] = {
     "vmap_dims": lambda td: torch.vmap(lambda one: one * 2, in_dims=1, out_dims=1)(td),
     "vmap_nested": lambda td: torch.vmap(torch.vmap(lambda one: one.sum(reduce=False) + one["a"].sum()))(td),
     "grad": lambda td: torch.func.grad(lambda one: (one["a"] ** 2).sum())(td),
+    "checkpoint": lambda td: checkpoint(lambda one: one * 2, td, use_reentrant=False),
     "per_example": lambda td: torch.vmap(torch.func.grad(lambda one: one["b", "c"].sin().sum()))(td),
 }
 

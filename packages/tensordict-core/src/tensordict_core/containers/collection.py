@@ -12,6 +12,7 @@ from types import GenericAlias
 from typing import Any, Self
 
 import torch
+from torch._ops import HigherOrderOperator
 
 from tensordict_core.base.index import Index
 from tensordict_core.base.lock import Locking
@@ -192,8 +193,15 @@ class TensorCollection(
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the handler of a ``torch`` function; a function without a handler raises a ``TypeError``."""
+        """Run the handler of a ``torch`` function; a function without a handler raises a ``TypeError``.
+
+        Operators of higher order, into which Dynamo turns calls such as ``torch.utils.checkpoint.checkpoint``, take
+        tensordicts as trees of tensors.
+        """
         handler = find_handler(func)
+        if handler is None and isinstance(func, HigherOrderOperator):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
         if handler is None:
             return NotImplemented  # so that torch raises
         return handler(*args, **kwargs) if kwargs else handler(*args)
