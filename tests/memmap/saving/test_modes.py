@@ -129,3 +129,23 @@ def test_other_saves_get_the_usual_modes(tmp_path, before):
     save(content(), target)
     found = modes(target)
     assert {found["."], found["b"]} == {usual["."]} and found["meta.json"] == found["b/c.memmap"] == usual["file"]
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [
+        lambda td, path: td.memmap(path),
+        lambda td, path: td.memmap_(path),
+        lambda td, path: td.memmap(path / "x.safetensors"),
+        lambda td, path: td.memmap(path / "x.tdz", archive=True),
+        lambda td, path: td.memmap(),
+        lambda td, path: td.memmap_like(path),
+    ],
+)
+def test_a_block_over_a_mapped_tensordict_leaves_it_locked(mapped, tmp_path):
+    with mapped(TensorDict({"a": torch.zeros(2), "n": {"b": torch.ones(2)}}, [2]), tmp_path) as td:
+        pass
+    assert td.is_locked and td["n"].is_locked
+    with td.unlock_():
+        assert not td.is_locked
+    assert td.is_locked

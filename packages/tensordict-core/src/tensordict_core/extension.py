@@ -210,8 +210,8 @@ def annotation(td: TensorCollection, name: str, default: Any = None) -> Any:
     return default if td._annotations is None else td._annotations.get(name, default)
 
 
-def on_exit(td: TensorCollection, undo: Callable[[TensorCollection], None]) -> None:
-    """Set a function that runs at the end of the next ``with td:`` block, even if its body raises.
+def on_exit(td: TensorCollection, undo: Callable[[TensorCollection], None] | None) -> None:
+    """Set a function that runs at the end of the next ``with td:`` block, even if its body raises; ``None``: none.
 
     >>> td = TensorDict({"a": 0})
     >>> on_exit(td, lambda td: td.set("a", 1))
@@ -220,4 +220,4 @@ def on_exit(td: TensorCollection, undo: Callable[[TensorCollection], None]) -> N
     >>> td["a"]
     tensor(1)
     """
-    td._last_exit = undo
+    td._set_exit(undo)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tensordict_core import is_leaf_nontensor
-from tensordict_core.extension import Meta, annotate, annotation
+from tensordict_core.extension import Meta, annotate, annotation, on_exit
 from tensordict_memmap.loading.open import open_any
 from tensordict_memmap.loading.request import LoadRequest, selection_of
 from tensordict_memmap.schema.node import Dense, Leaf, Node, Parts, leaves
@@ -59,6 +59,19 @@ def is_memmap(td: Any) -> bool:
         is_saved = annotation(td, "saved_path") is not None or annotation(td, "mapped", False)
         return bool(td.is_locked and is_saved)
     return are_mapped([tensor for tensor in found if not isinstance(tensor, MemoryMappedTensor)])
+
+
+def lock_mapped(td: Any) -> Any:
+    """Lock a tensordict that was mapped, and return it; a ``with`` block over it does not unlock it at its end.
+
+    >>> with lock_mapped(TensorDict({"a": torch.ones(2)})) as td:
+    ...     pass
+    >>> td.is_locked
+    True
+    """
+    td.lock_()
+    on_exit(td, None)
+    return td
 
 
 def take_over(td: Any, fresh: Any) -> Any:

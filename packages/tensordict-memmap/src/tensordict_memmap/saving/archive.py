@@ -27,6 +27,7 @@ from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.archive import METHODS, Member, local_header
 from tensordict_memmap.formats.names import META
 from tensordict_memmap.loading.archive import Archive, ArchiveOpener, bytes_of
+from tensordict_memmap.loading.mapped import lock_mapped
 from tensordict_memmap.saving.options import SaveOptions, check_local
 from tensordict_memmap.saving.tree import TreeFile, leaf_files, node_files, refuse_mapped
 from tensordict_memmap.saving.writer import Run, Writer
@@ -232,7 +233,7 @@ class ArchiveWriter(Writer):
         archive.renamed(self.path)
         made = build(self.schema, ArchiveOpener(archive), device=torch.device("cpu"))
         remember_file(made, Path(self.path), "r+")
-        return made.lock_()
+        return lock_mapped(made)
 
 
 def _write_archive(files: Sequence[TreeFile], method: int, level: int | None, staged: str, run: Run) -> None:

@@ -31,6 +31,7 @@ from tensordict_memmap.formats.safetensors.header import (
     dump_header,
 )
 from tensordict_memmap.formats.safetensors.plain import PlainPack, describe_plain
+from tensordict_memmap.loading.mapped import lock_mapped
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.loading.safetensors import load_packed
 from tensordict_memmap.saving.options import SaveOptions, check_local
@@ -181,9 +182,9 @@ class SafetensorsWriter(Writer):
     def mapped(self) -> Any:
         """Return a locked tensordict over the file."""
         if self.opened is None:
-            return self._open(self.path).lock_()
+            return lock_mapped(self._open(self.path))
         annotate(self.opened, "saved_path", Path(self.path))
-        return self.opened.lock_()
+        return lock_mapped(self.opened)
 
     def _open(self, path: str) -> Any:
         mode = "r" if self.options.checksum else "r+"

@@ -12,6 +12,7 @@ from tensordict_core.extension import annotate, annotate_empty, share_values
 from tensordict_memmap.engine.sink import error_context, reserve_file
 from tensordict_memmap.engine.sources import check_memory
 from tensordict_memmap.formats import tree
+from tensordict_memmap.loading.mapped import lock_mapped
 from tensordict_memmap.schema.build import build, fill
 from tensordict_memmap.schema.nested import nested_of
 from tensordict_memmap.schema.node import Leaf, plain
@@ -46,7 +47,7 @@ def share(td: Any, *, in_place: bool, like: bool, reserve: bool, values: bool) -
             annotate(leaf, "mapped", True)
     if values:
         share_values(result)
-    result.lock_()
+    lock_mapped(result)
     return td if in_place else td._mapped(result)
 
 

@@ -25,6 +25,7 @@ from tensordict_memmap.engine.write_plan import FileWrite
 from tensordict_memmap.formats import tree
 from tensordict_memmap.formats.names import LEAF
 from tensordict_memmap.loading.leaves import LeafOpener, check_mappable
+from tensordict_memmap.loading.mapped import lock_mapped
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.saving.writer import Run, Writer
 from tensordict_memmap.schema.build import build, fill
@@ -255,13 +256,14 @@ class TreeWriter(Writer):
     def mapped(self) -> Any:
         """Return a locked tensordict mapped onto the files."""
         with gc_paused():
-            return build(self.schema, self.opener(), saved=Path(self.path), device=torch.device("cpu")).lock_()
+            made = build(self.schema, self.opener(), saved=Path(self.path), device=torch.device("cpu"))
+        return lock_mapped(made)
 
     def fill(self) -> Any:
         """Replace the entries of the tensordict by mapped ones, lock it and return it."""
         with gc_paused():
             fill(self.schema, self.opener(), saved=Path(self.path))
-        return self.data.lock_()
+        return lock_mapped(self.data)
 
 
 def _remove_linked(path: str) -> bool:

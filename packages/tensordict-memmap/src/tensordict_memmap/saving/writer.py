@@ -17,7 +17,7 @@ from tensordict_core.extension import gc_paused
 from tensordict_memmap.engine import executor, syscalls
 from tensordict_memmap.engine.future import Cancelled, Progress, run_save
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.loading.mapped import take_over
+from tensordict_memmap.loading.mapped import lock_mapped, take_over
 from tensordict_memmap.saving.options import SaveOptions
 from tensordict_memmap.storage.manifest import Manifest
 from tensordict_memmap.storage.transaction import check_new, saving
@@ -107,7 +107,7 @@ class Writer(ABC):
 
     def fill(self) -> Any:
         """Replace the entries of the saved tensordict by mapped ones, lock it and return it."""
-        return take_over(self.data, self.mapped()).lock_()
+        return lock_mapped(take_over(self.data, self.mapped()))
 
     def paths(self) -> Iterable[str]:
         """Return the paths of all files that are written to the folder."""
