@@ -428,3 +428,11 @@ def test_separates_returns_the_requested_keys_only_and_filter_empty_is_about_the
     td = make()
     td.separates(("n", "u"), ("n", "b"), filter_empty=False)
     assert td["n"].is_empty()
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_excluding_no_key_returns_a_copy_whose_nested_tensordicts_are_its_own(locked):
+    td = TensorDict({"a": torch.zeros(2), "n": {"b": torch.ones(2)}}, [2], lock=locked)
+    copy = td.exclude()
+    copy["n", "new"] = torch.ones(2)
+    assert ("n", "new") not in td and copy["n", "b"] is td["n", "b"] and td.exclude(inplace=True) is td

@@ -129,7 +129,7 @@ class KeySelection(Node):
     def exclude(self, *keys: NestedKey, inplace: bool = False) -> Self:
         """Return a new tensordict without the entries under some keys (nested keys included), not copied.
 
-        Missing keys are ignored.
+        Missing keys are ignored. Without keys, the result is a shallow copy, as of ``clone(False)``.
 
         Args:
             *keys: The keys to leave out.
@@ -138,6 +138,8 @@ class KeySelection(Node):
         >>> TensorDict({"a": 1, "b": {"c": 2, "d": 3}}).exclude("a", ("b", "c"))["b"].sorted_keys
         ['d']
         """
+        if not keys:
+            return self if inplace else self._clone(False)
         gone: set[str] = set()
         below: dict[str, list[tuple[str, ...]]] = {}
         for key in keys:
