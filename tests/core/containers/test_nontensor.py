@@ -364,3 +364,18 @@ def test_a_list_of_values_with_batch_dimensions_becomes_a_stack_that_has_them():
     assert stack.tolist() == [[1, 1], ["b", "b"]] and stack.batch_size == torch.Size([2, 2])
     nested = NonTensorStack.from_list([[NonTensorStack("a", "b")], [NonTensorStack("c", "d")]])
     assert nested.batch_size == torch.Size([2, 1, 2])
+
+
+@pytest.mark.parametrize("data", [NonTensorData("a"), NonTensorStack("a", "b")])
+def test_data_have_one_entry(data):
+    assert data.get("data") == data.get(("data",)) == data.tolist()
+    assert data.get("missing") is None and data.get("missing", "default") == "default"
+    with pytest.raises(KeyError, match="missing"):
+        data.get_non_tensor("missing")
+    with pytest.raises(KeyError, match="0 of type int"):
+        data.get(0)
+
+
+def test_a_stack_takes_a_device_and_names():
+    stack = NonTensorStack("a", "b", device="cpu", names=["time"])
+    assert stack.device == torch.device("cpu") and stack.names == ["time"] and stack.tolist() == ["a", "b"]

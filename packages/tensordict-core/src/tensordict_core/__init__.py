@@ -23,6 +23,7 @@ with gc_paused():  # a collection would traverse all objects of torch, which tak
         is_inexact,
         is_integer,
         is_leaf_nontensor,
+        is_non_tensor,
         is_tensor_collection,
         is_tensorclass,
     )
@@ -42,7 +43,7 @@ with gc_paused():  # a collection would traverse all objects of torch, which tak
     from tensordict_core.containers.dense import TensorDict
     from tensordict_core.containers.lazy import LazyStackedTensorDict
     from tensordict_core.containers.nontensor.base import NonTensorDataBase
-    from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack, is_non_tensor
+    from tensordict_core.containers.nontensor.data import NonTensorData, NonTensorStack
     from tensordict_core.containers.nontensor.metadata import MetaData
     from tensordict_core.containers.tensor_spec import TensorAttrs
     from tensordict_core.containers.unbatched import UnbatchedTensor

@@ -138,3 +138,13 @@ NESTED_TENSORS_AS_LISTS = _NestedTensorsAsLists()
 >>> list(stack.keys(True, True, is_leaf=NESTED_TENSORS_AS_LISTS))
 [('0', 'a'), ('1', 'a')]
 """
+
+
+def is_non_tensor(data: Any) -> bool:
+    """Return whether an object is non-tensor data.
+
+    >>> from tensordict_core import NonTensorData
+    >>> is_non_tensor(NonTensorData(1)), is_non_tensor(torch.zeros(()))
+    (True, False)
+    """
+    return getattr(type(data), "_is_non_tensor", False)

@@ -15,10 +15,10 @@ from tensordict_core.base import errors
 from tensordict_core.base.entry import non_tensor_entry
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.predicates import is_non_tensor
 from tensordict_core.base.rebuild import NO_DEFAULT
 from tensordict_core.base.registry.types import containers
 from tensordict_core.containers.lazy.columns import as_nested, as_padded, stacked_lists
-from tensordict_core.containers.nontensor.data import is_non_tensor
 
 _FORMS = ("as_list", "as_nested_tensor", "as_padded_tensor")
 

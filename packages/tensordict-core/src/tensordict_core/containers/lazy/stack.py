@@ -16,6 +16,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.meta import Meta, as_batch_size, as_device, check_devices
 from tensordict_core.base.node import Node, is_leaf_tensor
+from tensordict_core.base.predicates import is_non_tensor
 from tensordict_core.base.rebuild import KEEP, How, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Unsqueeze
@@ -27,7 +28,6 @@ from tensordict_core.containers.lazy.from_dicts import LazyBuilding
 from tensordict_core.containers.lazy.indexing import LazyIndexing
 from tensordict_core.containers.lazy.ragged import LazyRagged
 from tensordict_core.containers.lazy.shape import LazyReshaping
-from tensordict_core.containers.nontensor.data import is_non_tensor
 
 
 def _has_meta_of(td: Any, other: Any) -> bool:

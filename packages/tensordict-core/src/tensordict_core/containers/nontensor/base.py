@@ -17,8 +17,10 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.entry import non_tensor_entry
 from tensordict_core.base.index import Index
+from tensordict_core.base.keys import unravel_key
 from tensordict_core.base.meta import Meta, cat_meta, stacked_meta, unbound_meta
 from tensordict_core.base.options import current as options
+from tensordict_core.base.rebuild import KEEP
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Expand, ShapeOp, Unsqueeze
 from tensordict_core.base.write_plan import WritePlan
@@ -145,14 +147,14 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         if not self._is_made_of(value):
             plan.before(partial(self._take, holder, key, value))
 
-    def get(self, key: Any, default: Any = None, **kwargs: Any) -> Any:
+    def get(self, key: Any, default: Any = KEEP, **kwargs: Any) -> Any:
         """Return the value under the key ``"data"``; there are no other entries.
 
         >>> from tensordict_core import NonTensorData
         >>> NonTensorData("text").get("data")
         'text'
         """
-        return self._entry_value() if key == "data" else default
+        return self._entry_value() if unravel_key(key) == "data" else self._absent(key, default)
 
     def _is_made_of(self, value: NonTensorDataBase) -> bool:
         """Return whether other data hold the very values of this data, so that there is nothing to write."""

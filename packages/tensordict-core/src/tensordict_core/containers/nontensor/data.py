@@ -181,6 +181,8 @@ class NonTensorStack(NonTensorDataBase):
             nested lists. Data of different batch sizes become lists.
         stack_dim: The batch dimension along which the values are stacked.
         batch_size: The batch size, which is that of the values; passed to have it checked.
+        device: The device of the tensordict that holds them.
+        names: A name (or ``None``) for each batch dimension.
 
     Raises:
         RuntimeError: The values have another batch size.
@@ -199,7 +201,14 @@ class NonTensorStack(NonTensorDataBase):
     _row_dims: int | None
     """The number of those dimensions; ``None`` if they are all. A row is `NonTensorData` of the other dimensions."""
 
-    def __init__(self, *values: Any, stack_dim: int = 0, batch_size: Sequence[int] | int | None = None) -> None:
+    def __init__(
+        self,
+        *values: Any,
+        stack_dim: int = 0,
+        batch_size: Sequence[int] | int | None = None,
+        device: torch.device | str | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> None:
         items = [v if isinstance(v, NonTensorDataBase) else NonTensorData(v) for v in values]
         if not items:
             self._start(Meta(torch.Size([0])))
@@ -211,6 +220,10 @@ class NonTensorStack(NonTensorDataBase):
             self._row_dims = stacked._row_dims if type(stacked) is NonTensorStack else None
         if batch_size is not None and as_batch_size(batch_size) != self._meta.batch_size:
             raise errors.values_shape(self._meta.batch_size, as_batch_size(batch_size))
+        if device is not None or names is not None:
+            meta = self._meta
+            names = meta.names if names is None else as_names(names, len(meta.batch_size))
+            self._set_meta(Meta(meta.batch_size, as_device(device) or meta.device, names))
 
     @classmethod
     def _make(cls, rows: list[Any], meta: Meta, row_dims: int | None = None) -> Self:
@@ -480,15 +493,6 @@ def _plain(item: Any) -> Any:
     if isinstance(item, LinkedList):
         return item.tolist()
     return item._plain_value() if isinstance(item, NonTensorDataBase) else item
-
-
-def is_non_tensor(data: Any) -> bool:
-    """Return whether an object is non-tensor data.
-
-    >>> is_non_tensor(NonTensorData(1)), is_non_tensor(torch.zeros(()))
-    (True, False)
-    """
-    return getattr(type(data), "_is_non_tensor", False)
 
 
 containers.non_tensor = NonTensorData
