@@ -393,3 +393,14 @@ def test_in_place_operations_on_a_view_change_its_source(index):
 def test_the_shape_of_a_ragged_field_is_known_without_reading_it():
     stack = Sample.lazy_stack([Sample(torch.ones(n), "text") for n in (1, 2)])
     assert stack.get_item_shape("x") == torch.Size([2, -1]) and stack.entry_class("x") is torch.Tensor
+
+
+def test_copy_replace_changes_fields_of_a_copy():
+    class Point(TensorClass, shadow=True):
+        x: torch.Tensor
+        replace: str = "a field"
+
+    point = Point(torch.zeros(2), batch_size=[2])
+    changed = point.__replace__(x=torch.ones(2))
+    assert type(changed) is Point and changed.x.eq(1).all() and changed.replace == "a field"
+    assert point.x.eq(0).all() and "x" in point.__replace__()

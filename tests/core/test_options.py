@@ -247,3 +247,8 @@ def test_a_clone_of_a_setting_is_another_block_with_the_same_value():
     with copied:
         assert TensorDict({"s": ["a", "b"]}, [2])[0]["s"] == ["a", "b"]
     assert TensorDict({"s": ["a", "b"]}, [2])[0]["s"] == "a"
+
+
+@pytest.mark.parametrize("setting", [set_list_to_stack, set_capture_non_tensor_stack])
+def test_a_setting_has_its_new_value_as_mode(setting):
+    assert setting(True).mode is True and setting(False).mode is False

@@ -303,3 +303,9 @@ def test_state_dicts_carry_extra_states_and_run_hooks():
         state.to_module(target, use_state_dict=True, inplace=True)
     with pytest.raises(KeyError, match="nobody"):
         TensorDict({"nobody": torch.zeros(1)}).to_module(target, use_state_dict=True)
+
+
+def test_preserve_module_state_is_not_none():
+    module = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="preserve_module_state=None"):
+        from_module(module).data.to_module(module, preserve_module_state=None)

@@ -11,6 +11,7 @@ from torch import nn
 
 from tensordict_core import TensorDict
 from tensordict_nn import (
+    EnsembleModule,
     TensorDictModule,
     TensorDictModuleBase,
     TensorDictModuleWrapper,
@@ -300,3 +301,17 @@ def test_a_tuple_among_the_outputs_is_a_nested_tensordict():
     module = TensorDictModule(torch.nn.LSTM(2, 3), in_keys=["x"], out_keys=["y", "state"])
     td = module(TensorDict({"x": torch.ones(4, 2)}))
     assert set(td["state"].keys()) == {"0", "1"} and td["state", "0"].shape == (1, 3)
+
+
+def test_a_module_has_the_name_of_its_class_until_it_gets_another_one():
+    module = TensorDictModule(nn.Linear(4, 2), ["a"], ["b"])
+    assert module.__name__ == type(module).__name__ == "TensorDictModule"
+    module.__name__ = "policy"
+    assert module.__name__ == "policy" and TensorDictModule.__name__ == "TensorDictModule"
+
+
+def test_vmapped_forward_of_an_ensemble_takes_the_parameters():
+    ensemble = EnsembleModule(TensorDictModule(nn.Linear(4, 2), ["a"], ["b"]), num_copies=3)
+    td = TensorDict({"a": torch.ones(5, 4)}, [5])
+    assert ensemble.vmapped_forward(td, ensemble.params_td)["b"].equal(ensemble(td)["b"])
+    assert ensemble.vmapped_forward(td, ensemble.params_td.data * 0)["b"].eq(0).all()

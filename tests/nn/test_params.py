@@ -297,3 +297,11 @@ def test_nested_parameters_are_not_replaced_by_mapped_tensors(tmp_path, wrap, sa
         td.memmap_(*[tmp_path / "x"] * saved)
     assert type(params["a"]) is torch.nn.Parameter and not (tmp_path / "x").exists()
     assert td.memmap().is_memmap() and type(params["a"]) is torch.nn.Parameter
+
+
+def test_attributes_have_the_names_of_named_parameters():
+    params = TensorDictParams({"a": torch.zeros(2), "n": {"b": torch.ones(2), "m": {"i": torch.tensor(1)}}})
+    assert all(getattr(params, name) is value for name, value in params.named_parameters())
+    assert getattr(params, "n.m.i") is params["n", "m", "i"]
+    with pytest.raises(AttributeError):
+        getattr(params, "n.missing")

@@ -428,3 +428,10 @@ def test_a_plain_copy_of_a_file_reads_it_once_and_shares_nothing(path):
             copy[key].zero_()
     assert (td.to_tensordict() == other).all()
     td.close()
+
+
+@pytest.mark.parametrize("backend", ["h5", "zarr"])
+def test_a_container_names_its_backend(backend, tmp_path):
+    pytest.importorskip({"h5": "h5py"}.get(backend, backend), reason="the storage is an extra")
+    td = PersistentTensorDict.from_dict({"n": {"a": torch.zeros(2)}}, tmp_path / "data", backend=backend)
+    assert td.backend == td["n"].backend == backend

@@ -145,6 +145,10 @@ class TensorClass(Constructed, Instance, metaclass=Transforming):
             raise errors.unknown_flag(item, BRACKET_FLAGS, cls.__name__)
         return parameters(item)
 
+    def __replace__(self, /, **changes: Any) -> Self:
+        """Return a shallow copy with other values in some fields; ``copy.replace`` calls it."""
+        return Instance.replace(self, **changes)  # a field of a class with `shadow` may have the name of the method
+
     @classmethod
     def from_dataclass(cls, dataclass: Any, **kwargs: Any) -> Self:
         """Make an instance with the values of a dataclass instance; fields that it lacks get their defaults.

@@ -86,6 +86,14 @@ def memo_given() -> RuntimeError:
     return RuntimeError("memo was given to to_module, which finds shared modules without one; leave it out")
 
 
+def no_module_state() -> TypeError:
+    """Report that an argument, which once had ``None`` as its default, is ``None``."""
+    return TypeError(
+        "preserve_module_state=None is neither True, which makes parameters of plain tensors that replace them, nor "
+        "False, which keeps plain tensors; pass one of them"
+    )
+
+
 def not_a_source(value: Any) -> NotParametersError:
     """Report that the source of parameters has no entries."""
     return NotParametersError(

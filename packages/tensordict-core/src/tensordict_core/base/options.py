@@ -102,6 +102,15 @@ class Setting(ContextDecorator):
         self._value: Any = bool(mode)
         self._before: list[Any] = []
 
+    @property
+    def mode(self) -> Any:
+        """The new value.
+
+        >>> set_list_to_stack(False).mode
+        False
+        """
+        return self._value
+
     def set(self) -> None:
         """Set the option permanently, or until ``__exit__`` is called."""
         name = self._option

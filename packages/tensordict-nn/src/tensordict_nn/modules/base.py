@@ -85,6 +85,13 @@ def _drop_unselected(module: Any, args: Any, output: Any) -> Any:
     return output
 
 
+class _NameOfClass:
+    """The attribute ``__name__`` of instances: the name of the class, until another one is assigned."""
+
+    def __get__(self, instance: Any, owner: type[Any]) -> str:
+        return owner.__name__
+
+
 class TensorDictModuleBase(nn.Module):
     """The base of modules that read ``in_keys`` from a tensordict and write ``out_keys``.
 
@@ -100,6 +107,9 @@ class TensorDictModuleBase(nn.Module):
     """
 
     _out_keys_source: Keys | None = None
+
+    # loggers and decorators read the names of functions, and a module is called as one
+    __name__ = _NameOfClass()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -92,12 +93,21 @@ class EnsembleModule(TensorDictModuleBase):
         empty: TensorDictModuleBase = self.__dict__["_empty"]
         return empty
 
+    @property
+    def vmapped_forward(self) -> Callable[[Any, Any], Any]:
+        """The function of a tensordict and a stack of parameters that runs one copy for each of them.
+
+        >>> from tensordict_nn import TensorDictModule
+        >>> ensemble = EnsembleModule(TensorDictModule(torch.nn.Linear(4, 2), ["a"], ["b"]), num_copies=3)
+        >>> ensemble.vmapped_forward(TensorDict({"a": torch.ones(4)}), ensemble.params_td[:2])["b"].shape
+        torch.Size([2, 2])
+        """
+        return torch.vmap(self._one, (None if self.expand_input else 0, 0), randomness="different")
+
     @dispatch(auto_batch_size=False)
     def forward(self, tensordict: Any) -> Any:
         """Run all copies, on a tensordict or on the tensors of its ``in_keys``."""
-        return torch.vmap(self._one, (None if self.expand_input else 0, 0), randomness="different")(
-            tensordict, self.params_td
-        )
+        return self.vmapped_forward(tensordict, self.params_td)
 
     def _one(self, tensordict: Any, params: Any) -> Any:
         with params.to_module(self.module):

@@ -202,6 +202,8 @@ def to_module(
     """
     if memo is not None:
         raise errors.memo_given()
+    if preserve_module_state is None:
+        raise errors.no_module_state()
     if not isinstance(module, nn.Module):
         raise errors.not_a_module(module, "to_module")
     if use_state_dict:

@@ -1,4 +1,4 @@
-"""Operations of parameters: in-place ones change values, moves return parameters, casts keep weights tied."""
+"""Entries and operations of parameters: in-place ones change values, moves return parameters, casts keep ties."""
 
 from __future__ import annotations
 
@@ -26,6 +26,24 @@ from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained
 def is_entry(value: Any) -> bool:
     """Return whether a value among the parameters, buffers and modules of a node is an entry, not a plain module."""
     return isinstance(value, TensorCollection) or not isinstance(value, nn.Module)
+
+
+def attribute_of(module: Any, name: str) -> Any:
+    """Return an attribute that is no member of the class; the name may be one of ``named_parameters``, with dots.
+
+    Raises:
+        AttributeError: There is none.
+
+    >>> from tensordict_nn import TensorDictParams
+    >>> getattr(TensorDictParams({"layer": {"bias": torch.ones(2)}}), "layer.bias").shape
+    torch.Size([2])
+    """
+    head, _, rest = name.partition(".")
+    if rest and name not in module._parameters and name not in module._buffers:
+        below = module._modules.get(head)
+        if below is not None and hasattr(below, rest):
+            return getattr(below, rest)
+    return nn.Module.__getattr__(module, name)
 
 
 def _method(name: str, around: Callable[..., Any]) -> Any:

@@ -34,7 +34,7 @@ from tensordict_core.extension import (
 from tensordict_nn import errors
 from tensordict_nn.params.leaves import as_buffer, as_parameter, can_be_trained, copy_tied, require_common_keys
 from tensordict_nn.params.mapped import file_among, warn_of_file
-from tensordict_nn.params.operations import add_operations, is_entry, pairs_of_leaves, plan_write
+from tensordict_nn.params.operations import add_operations, attribute_of, is_entry, pairs_of_leaves, plan_write
 from tensordict_nn.params.state import check_names, joined_keys, keep_buffers, load_unbatched, save_unbatched
 
 Hook = Callable[["TensorDictParams", Any], Any]
@@ -356,6 +356,8 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
     ) -> Any:
         """Load a state as a module does, nested or with joined keys, whatever ``from_flatten`` is."""
         return nn.Module.load_state_dict(self, joined_keys(state_dict), *args, **kwargs)
+
+    __getattr__ = attribute_of
 
     def __hash__(self) -> int:  # in Python, so that Dynamo traces `parameters()`, which puts modules into a set
         return id(self)

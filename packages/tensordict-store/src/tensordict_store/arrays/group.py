@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -108,6 +108,8 @@ class Target(ABC):
 class Group(Target):
     """A group of arrays and groups."""
 
+    backend: ClassVar[str]
+    """The name of the format."""
     writable: bool
     """Whether the file was opened for writing."""
     handle: Any

@@ -154,6 +154,8 @@ class H5Group(Group):
 
     __slots__ = ("_cache", "_names", "file", "group", "options")
 
+    backend = "h5"
+
     def __init__(self, file: File, group: Any, options: dict[str, Any]) -> None:
         self.file = file
         self.group = group

@@ -138,6 +138,16 @@ class PersistentTensorDict(PiecesAreCopies, Opened, CustomContainer):
 
     # members for files only -------------------------------------------------------------------------------------------
 
+    @property
+    def backend(self) -> str:
+        """The name of the format, ``"h5"`` or ``"zarr"``.
+
+        >>> TensorDict({"x": torch.ones(2)}).to_zarr("backend.zarr").backend
+        'zarr'
+        """
+        name: str = self._group.backend
+        return name
+
     def append(self, rows: Any) -> Self:
         """Append rows along the first batch dimension.
 

@@ -137,6 +137,8 @@ class ZarrGroup(Group):
 
     __slots__ = ("_cache", "_names", "group", "options", "store")
 
+    backend = "zarr"
+
     def __init__(self, store: Store, group: Any, options: dict[str, Any]) -> None:
         self.store = store
         self.group = group
