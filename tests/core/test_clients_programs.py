@@ -99,3 +99,11 @@ def test_the_message_of_a_stack_that_fails_starts_with_the_reason(other, start):
 def test_the_message_about_a_bad_key_defines_keys():
     with pytest.raises(RuntimeError, match="key should be a Sequence<NestedKey>"):
         TensorDict({}).get(1)
+
+
+def test_a_batch_size_is_parsed():
+    parse = TensorDict._parse_batch_size
+    assert parse({}, [2, 3]) == (2, 3) and parse({}, 2) == (2,) and parse({"a": torch.zeros(2)}) == ()
+    assert parse(TensorDict({}, [4]), "unknown") == (4,)
+    with pytest.raises(TypeError, match="unknown"):
+        parse({}, "unknown")

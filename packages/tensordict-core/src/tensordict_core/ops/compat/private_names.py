@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Self
 
+import torch
+
 from tensordict_core.base.index import Index
 from tensordict_core.base.keys import NestedKey
+from tensordict_core.base.meta import as_batch_size
 from tensordict_core.base.node import Node
 from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
 from tensordict_core.base.registry.types import containers
@@ -43,6 +46,20 @@ class PrivateNames(Node):
             kwargs.pop(option, None)
         made: Any = cls if issubclass(cls, containers.dense) else containers.dense
         return made({**(source or {}), **kwargs}, batch_size, device=device, names=names, lock=lock)
+
+    @staticmethod
+    def _parse_batch_size(source: Any, batch_size: Sequence[int] | int | None = None) -> torch.Size:
+        """Return a batch size argument as a ``torch.Size``; that of a tensordict for an argument of another type.
+
+        >>> TensorDict._parse_batch_size({}, 3), TensorDict._parse_batch_size({"a": torch.zeros(2)})
+        (torch.Size([3]), torch.Size([]))
+        """
+        try:
+            return as_batch_size(batch_size)
+        except TypeError:
+            if not isinstance(source, Node):
+                raise
+            return source._meta.batch_size
 
     @property
     def _tensordict(self) -> Any:
