@@ -51,9 +51,9 @@ def test_a_field_may_name_its_own_class():
     assert type(tree.parent) is Tree and type((tree + 1).parent) is Tree
 
 
-def test_optional_fields_cast_to_the_inner_type_and_may_be_none():
-    leaf = Leaf("3", tag=5, tensor=[1.0, 2.0])
-    assert (leaf.width, leaf.tag, leaf.tensor.tolist()) == (3, "5", [1.0, 2.0])
+def test_optional_fields_of_tensors_are_cast_others_keep_matching_values_and_all_may_be_none():
+    leaf = Leaf("3", tag="t", tensor=[1.0, 2.0])
+    assert (leaf.width, leaf.tag, leaf.tensor.tolist()) == (3, "t", [1.0, 2.0])
     assert Leaf(3).tag is None and Leaf(3).tensor is None
 
 

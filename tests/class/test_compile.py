@@ -159,7 +159,7 @@ def test_annotations_that_stand_in_strings_are_resolved_while_compiling():
         return Late(x, n="3", parts=(1, 2), inner={"x": x, "y": x}, batch_size=[3])
 
     (late,) = compiled_once(run, (torch.ones(3),))
-    assert late.n == 3 and late.parts == [1, 2] and type(late.inner) is Plain
+    assert late.n == 3 and late.parts == (1, 2) and type(late.inner) is Plain
 
 
 def test_an_annotation_that_is_resolved_later_does_not_compile_again():

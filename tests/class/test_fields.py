@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -391,3 +392,39 @@ def test_the_fallback_for_missing_attributes_can_be_read_and_replaced_on_the_cla
     assert loose.other == "OTHER"
     with pytest.raises(AttributeError, match="typo"):
         loose.typo  # noqa: B018 (the access is the test)
+
+
+def test_a_number_that_stands_for_the_annotated_type_stays_one_with_batch_dimensions():
+    class Scores(TensorClass):
+        rate: float
+        other: torch.Tensor = None
+
+    scores = Scores(3, np.float32(1.5), batch_size=[2])
+    assert scores.rate == 3 and type(scores[0].rate) is int and type(scores[0].other) is np.float32
+
+
+class End(TensorClass):
+    x: torch.Tensor
+
+
+class Line(TensorClass):
+    start: End = None
+    end: End | None = None
+
+
+@pytest.mark.parametrize("value", [{"x": torch.zeros(2)}, TensorDict({"x": torch.zeros(2)}, [2])])
+def test_update_of_a_field_of_a_tensorclass_makes_an_instance_where_the_keys_fit(value):
+    line = Line(batch_size=[2]).update({"start": value, "end": value})
+    assert type(line.start) is type(line.end) is End
+    line.start.x = torch.ones(2)
+    assert value["x"].eq(0).all()
+    assert type(line[:1].update({"start": {"x": torch.ones(1)}}).start) is End
+    assert type(Line(batch_size=[2]).update({"start": {"other": torch.zeros(2)}}).start) is TensorDict
+
+
+def test_a_field_of_non_tensor_data_takes_a_tensordict():
+    class Labelled(TensorClass):
+        label: NonTensorData = None
+
+    td = TensorDict({"label": {"a": torch.zeros(2)}}, [2])
+    assert type(Labelled.from_tensordict(td).label) is type(Labelled(batch_size=[2]).update(td).label) is TensorDict

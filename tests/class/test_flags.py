@@ -48,11 +48,11 @@ class Cast(TensorClass, autocast=True):
         ("real", 2, 2.0),
         ("real", torch.tensor(2.5), 2.5),
         ("flag", torch.tensor(True), True),
-        ("parts", (1, 2), [1, 2]),
+        ("parts", [1, 2], [1, 2]),
         ("pairs", {"a": 1}, {"a": 1}),
         ("path", "a/b", pathlib.Path("a/b")),
         ("color", 1, Color.RED),
-        ("optional", torch.tensor(4), 4),
+        ("optional", 4, 4),
         ("either", "k", "k"),
     ],
 )
@@ -70,6 +70,33 @@ def test_autocast_makes_tensors_arrays_tensordicts_and_instances():
     assert isinstance(cast.anything, torch.Tensor) and isinstance(cast.either, torch.Tensor)
 
 
+@pytest.mark.parametrize("field", ["parts", "optional", "either", "anything"])
+@pytest.mark.parametrize("value", [(1, 2), ["u", "v"], "text", {"k": 1}, {1, 2}])
+def test_autocast_stores_values_as_they_are_where_the_annotation_is_no_class(field, value):
+    cast = Cast(**{field: value}, batch_size=[2])
+    assert getattr(cast, field) == getattr(cast[0], field) == value and type(getattr(cast, field)) is type(value)
+
+
+@pytest.mark.parametrize("field", ["parts", "optional", "either", "anything"])
+def test_autocast_makes_tensors_of_arrays_where_the_annotation_is_no_class(field):
+    tensor = torch.arange(2)
+    assert getattr(Cast(**{field: tensor}, batch_size=[2]), field) is tensor
+    assert getattr(Cast(**{field: tensor.numpy()}, batch_size=[2]), field).equal(tensor)
+
+
+@pytest.mark.parametrize("field", ["integer", "text", "flag", "tensor", "parts", "pairs", "array", "path", "optional"])
+def test_autocast_keeps_a_dictionary_where_no_tensordict_is_annotated(field):
+    assert getattr(Cast(**{field: {"a": 1}}), field) == {"a": 1}
+
+
+def test_autocast_stores_a_list_as_one_value():
+    class Named(TensorClass, autocast=True):
+        labels: list
+
+    named = Named(["u", "v"], batch_size=[2])
+    assert named.labels == named[0].labels == ["u", "v"]
+
+
 def test_autocast_raises_an_error_for_values_that_it_cannot_cast():
     with pytest.raises(TypeError, match="Failed to cast the value tensor to the type annotation"):
         Cast(tensor="text")
@@ -78,7 +105,7 @@ def test_autocast_raises_an_error_for_values_that_it_cannot_cast():
     with pytest.raises(ValueError, match="index it first"):
         Cast(integer=torch.arange(3))
     with pytest.raises(TypeError, match="cannot be cast"):
-        Cast(parts=3)
+        Cast(path=3)
 
 
 def test_autocast_holds_for_later_writes_and_for_slices():

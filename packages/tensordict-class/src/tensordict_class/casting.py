@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ForwardRef, Union, get_args, get_origin
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tensordict_class import errors
 from tensordict_class.flags import Flags
-from tensordict_core import NonTensorData, TensorDict
+from tensordict_core import NonTensorData, TensorDict, TensorDictBase
 from tensordict_core.extension import Meta, TensorCollection, constant_when_traced, is_compiling, to_entry
 
 Rule = Callable[[Any, Meta], Any]
@@ -26,6 +26,8 @@ Rule = Callable[[Any, Meta], Any]
 
 _MISSING = object()
 _NUMBERS = (bool, int, float, complex, np.generic)
+_ENTRIES = (Tensor, TensorCollection, np.ndarray, *_NUMBERS)
+"""The types of values that a tensordict stores as tensors, arrays of strings aside, and as nodes."""
 
 
 class Annotation:
@@ -36,6 +38,9 @@ class Annotation:
         name: The field.
         raw: The annotation in the class body: a type, or a string under postponed annotations.
         local: The local names where the class was defined.
+
+    Attributes:
+        is_optional: Whether the annotation is a union of one type and ``None``, once it is resolved.
     """
 
     def __init__(self, cls: type[Any], name: str, raw: Any, local: Mapping[str, Any]) -> None:
@@ -46,6 +51,7 @@ class Annotation:
         self.name = name
         self.raw = raw
         self._local = local
+        self.is_optional = False
         self._resolved: Any = _MISSING
         self._find_when_traced = constant_when_traced(find)
 
@@ -73,6 +79,7 @@ class Annotation:
             except Exception:  # a name of later code: the next value tries again
                 return False
         self._resolved = _without_none(found, self)
+        self.is_optional = self._resolved is not found
         return True
 
 
@@ -85,11 +92,16 @@ def _without_none(annotation: Any, owner: Annotation) -> Any:
     return annotation
 
 
+def _one_value(value: Any, meta: Meta) -> Any:
+    """Make non-tensor data of the instance's batch size."""
+    return NonTensorData(value, batch_size=meta.batch_size, device=meta.device)
+
+
 def _as_value(value: Any, meta: Meta) -> Any:
     """Make non-tensor data of the instance's batch size; a list of the batch's length has one value per row."""
     if isinstance(value, list) and not _numeric(value):
         return to_entry(meta, None, value)
-    return NonTensorData(value, batch_size=meta.batch_size, device=meta.device)
+    return _one_value(value, meta)
 
 
 def _numeric(value: Any) -> bool:
@@ -115,13 +127,21 @@ def _by_annotation(annotation: Annotation) -> Rule:
             return value
         if isinstance(value, _NUMBERS) and meta.batch_size:
             target = annotation.resolve()
-            if isinstance(target, type) and issubclass(target, _NUMBERS) and isinstance(value, target):
-                return _as_value(value, meta)
+            if _fits_no_batch(value, meta):
+                return _one_value(value, meta)
+            kinds = (target, int) if target is float else (target,)  # a float may be an int for type checkers, too
+            if isinstance(target, type) and issubclass(target, _NUMBERS) and isinstance(value, kinds):
+                return _one_value(value, meta)
         if isinstance(value, list) and meta.batch_size[:1] == (len(value),) and not _numeric(value):
             _check_rows(annotation.name, value, meta.batch_size)
         return _plain(value, meta)
 
     return rule
+
+
+def _fits_no_batch(value: Any, meta: Meta) -> bool:
+    """Return whether a value is one of the numbers that stay values in an instance with batch dimensions."""
+    return isinstance(value, np.generic | complex) and bool(meta.batch_size)
 
 
 def _check_rows(name: str, value: list[Any], batch_size: torch.Size) -> None:
@@ -155,24 +175,33 @@ def _as_dictionaries(value: Any) -> Any:
 
 
 def _cast(annotation: Annotation) -> Rule:
+    """Return the rule that casts to an annotated class; other annotations name no class to call, and cast nothing."""
+
     def rule(value: Any, meta: Meta) -> Any:
         target = annotation.resolve()
         if target is Tensor and isinstance(value, Tensor):
             return value
         origin = get_origin(target) or target
-        if not isinstance(origin, type) or origin in (object, Any, types.UnionType):
-            return _plain(value, meta)
-        if issubclass(origin, Tensor):
+        is_class = isinstance(origin, type) and origin not in (object, Any, types.UnionType)
+        if is_class and issubclass(origin, Tensor) and not isinstance(value, dict):
             return _to_tensor(annotation.name, value, target)
-        if issubclass(origin, TensorCollection):
+        if is_class and issubclass(origin, TensorCollection):
             return _to_collection(annotation.name, value, origin, meta)
         if isinstance(value, NonTensorData):
             value = value.data
-        if type(value) is not origin and (not isinstance(value, origin) or isinstance(value, bool)):
+        if not isinstance(value, dict) and not (is_class and _is_of(value, origin)):
+            if not is_class or origin is not target or annotation.is_optional:
+                is_entry = isinstance(value, _ENTRIES) and not _fits_no_batch(value, meta)
+                return value if is_entry else _one_value(value, meta)
             value = _construct(annotation.name, value, origin, target)
-        return _as_value(value, meta)
+        return _one_value(value, meta)
 
     return rule
+
+
+def _is_of(value: Any, cls: type[Any]) -> bool:
+    """Return whether a value is of a class; a bool is no number."""
+    return type(value) is cls or (isinstance(value, cls) and not isinstance(value, bool))
 
 
 def _to_tensor(name: str, value: Any, target: Any) -> Any:
@@ -219,7 +248,37 @@ def _construct(name: str, value: Any, origin: Any, target: Any) -> Any:
 def class_of(annotation: Annotation) -> Any:
     """Return the tensorclass that a field is annotated with, or ``None``."""
     target = annotation.resolve()
-    return target if isinstance(target, type) and getattr(target, "_is_tensorclass_instance", False) else None
+    return target if isinstance(target, type) and hasattr(target, "_rules") else None
+
+
+def as_annotated(annotation: Annotation, value: Any, meta: Meta) -> Any:
+    """Return a dictionary or a tensordict as an instance of the annotated tensorclass, if it has the keys for it."""
+    target = class_of(annotation)
+    if target is None or not all(key in target._rules for key in value.keys()):  # noqa: SIM118  # loops over a tensordict give rows
+        return value
+    if isinstance(value, dict):
+        return target.from_dict(value, batch_size=meta.batch_size, device=meta.device)
+    return target.from_tensordict(value)
+
+
+def has_classes(types: Mapping[str, Annotation], items: Iterable[tuple[Any, Any]]) -> bool:
+    """Return whether `as_annotated` converts one of the values of fields."""
+    return any(
+        [
+            isinstance(value, dict | TensorDictBase) and name in types and class_of(types[name]) is not None
+            for name, value in items
+        ]
+    )
+
+
+def with_classes(types: Mapping[str, Annotation], tensordict: Any) -> Any:
+    """Convert nested tensordicts to the classes that the fields are annotated with; a copy if any is converted."""
+    out = tensordict
+    for name, entry in tensordict._peek_items():
+        if isinstance(entry, TensorDictBase) and (target := class_of(types[name])) is not None:
+            out = tensordict._clone(False) if out is tensordict else out
+            out._set(name, target.from_tensordict(tensordict._get(name)))
+    return out
 
 
 def rule_for(flags: Flags, annotation: Annotation) -> Rule:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 from torch import Tensor
 
 from tensordict_class import errors
-from tensordict_class.casting import Annotation, Rule, class_of
+from tensordict_class.casting import Annotation, Rule, as_annotated, has_classes, with_classes
 from tensordict_class.fields import Declaration, default_of, has_no_default
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
@@ -193,12 +193,16 @@ class Instance(Forwarding):
         if self._casts or not isinstance(inner, TensorCollection | dict):
             return None
         keys = inner if isinstance(inner, dict) else inner._keys()
+        if has_classes(self._types, inner.items() if isinstance(inner, dict) else inner._peek_items()):
+            return None
         return self._tensordict._storing_all(inner, nested=nested) if self._rules.keys() >= set(keys) else None
 
     def _plan_set(self, key: str, item: Any, plan: Any, prefix: tuple[str, ...]) -> Any:
         if key not in self._rules:
             raise errors.foreign_keys(type(self), [key], self._rules)
         td, as_node = self._tensordict, isinstance(item, dict) and not self._casts  # set() stores a dictionary as it is
+        if (as_node or isinstance(item, TensorDictBase)) and td._peek(key) is None:
+            item = as_annotated(self._types[key], item, td._meta)
         if item is not None:
             return td._plan_set(key, item if as_node else self._rules[key](item, td._meta), plan, prefix)
         plan.then(lambda: self._unset(key))
@@ -321,7 +325,7 @@ class Instance(Forwarding):
             for name, value in extra.items():
                 shell._assign(name, value)
             tensordict = shell._tensordict
-        self = cls._shell(_with_classes(cls, tensordict))
+        self = cls._shell(with_classes(cls._types, tensordict))
         run_post_init(self)
         return self
 
@@ -482,16 +486,6 @@ class Instance(Forwarding):
     def _unset_fields(self) -> list[str]:
         keys = set(self._keys())
         return [f.name for f in self._declaration.fields if f.repr and f.name not in keys]
-
-
-def _with_classes(cls: type[Any], tensordict: Any) -> Any:
-    """Convert nested tensordicts to the classes that the fields are annotated with; a copy if any is converted."""
-    out = tensordict
-    for name, entry in tensordict._peek_items():
-        if isinstance(entry, TensorDictBase) and (target := class_of(cls._types[name])) is not None:
-            out = tensordict._clone(False) if out is tensordict else out
-            out._set(name, target.from_tensordict(tensordict._get(name)))
-    return out
 
 
 def run_post_init(self: Any) -> None:
