@@ -224,3 +224,14 @@ def test_a_foreign_key_of_a_source_is_an_error_of_each_kind():
         for error in (ValueError, KeyError, AttributeError):
             with pytest.raises(error, match=r"^Keys from the tensordict \('typo'\)"):
                 write({"typo": torch.ones(3)})
+
+
+def test_a_dictionary_with_none_makes_an_instance_without_the_field():
+    class Point(TensorClass):
+        x: torch.Tensor
+        label: str = "origin"
+
+    point = Point(torch.zeros(2), None, batch_size=[2])
+    again = Point.from_dict(point.to_dict(), batch_size=[2])
+    assert list(again.keys()) == list(point.keys()) == ["x"] and again.label is None
+    assert torch.stack([again, point]).shape == (2, 2)

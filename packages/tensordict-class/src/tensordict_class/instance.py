@@ -332,7 +332,7 @@ class Instance(Forwarding):
     @classmethod
     @with_options(BuildOptions, None)
     def from_dict(cls, input_dict: Mapping[Any, Any], **options: Unpack[BuildOptions]) -> Self:
-        """Make an instance from a dictionary; fields that it lacks are not set, even if they have defaults.
+        """Make an instance from a dictionary; fields that it lacks, or that are ``None``, are not set.
 
         Args:
             input_dict: Values by field; dictionaries among them become tensordicts.
@@ -354,7 +354,8 @@ class Instance(Forwarding):
         foreign = [key for key in input_dict if key not in cls._rules]
         if foreign:
             raise errors.foreign_keys(cls, map(str, foreign), cls._rules)
-        return cls.from_tensordict(TensorDict.from_dict(input_dict, **options))
+        values = {key: value for key, value in input_dict.items() if value is not None}
+        return cls.from_tensordict(TensorDict.from_dict(values, **options))
 
     @classmethod
     def _from_entries(cls, entries: Mapping[Any, Any], **options: Any) -> Any:
