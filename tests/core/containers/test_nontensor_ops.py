@@ -244,3 +244,21 @@ def test_item_assignment_replaces_the_value_as_set_does(make):
     assigned["data"] = "y"
     was_set.set("data", "y")
     assert assigned.tolist() == was_set.tolist() != make().tolist()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: np.full(3, x),
+        lambda x: np.array(["a", str(x)]),
+        lambda x: torch.full((3,), x),
+        lambda x: {"k": np.full(3, x)},
+        lambda x: [torch.full((3,), x), "text"],
+        lambda x: (1, {"n": [np.full(2, x)]}),
+    ],
+)
+def test_arrays_and_containers_of_them_are_compared_by_their_elements(make):
+    td, equal, other = (TensorDict({"v": NonTensorData(make(x), batch_size=[2])}, [2]) for x in (1, 1, 2))
+    assert (td == equal).all() and not (td != equal).any() and not (td == other).any()
+    assert type(torch.cat([td, equal]).get("v")) is NonTensorData
+    assert type(torch.cat([td, other]).get("v")) is NonTensorStack

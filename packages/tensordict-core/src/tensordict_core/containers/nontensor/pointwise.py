@@ -19,13 +19,32 @@ from tensordict_core.ops.factories.operands import expands, over_batch_size
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether two values are equal; values that cannot be compared are the same only if identical."""
+    """Return whether two values are equal; values that cannot be compared are the same only if identical.
+
+    >>> same({"a": np.arange(3)}, {"a": np.arange(3)}), same(torch.zeros(2), torch.ones(2))
+    (True, False)
+    """
     if a is b:
         return True
-    try:
-        return type(a) is type(b) and bool(a == b)
-    except Exception:
+    if type(a) is not type(b):
         return False
+    try:
+        if isinstance(a, np.ndarray):
+            return np.array_equal(a, b)
+        if isinstance(a, Tensor):
+            return a.shape == b.shape and bool((a == b).all())
+        return bool(a == b)
+    except Exception:  # of arrays in containers, which have no truth value
+        return _same_parts(a, b)
+
+
+def _same_parts(a: Any, b: Any) -> bool:
+    """Return whether two containers of one type have equal elements."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(value, b[key]) for key, value in a.items())
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return False
 
 
 def different(a: Any, b: Any) -> bool:
