@@ -43,6 +43,16 @@ def test_detach_in_place(td: TensorDict) -> None:
     assert doubled.detach_() is doubled and doubled["x"] is leaf and not leaf.requires_grad
 
 
+def test_a_clone_requires_the_gradients_that_its_leaves_require() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    td = TensorDict({"obs": torch.ones(2, 3), "value": torch.ones(2, 3) * weight, "n": {"obs": torch.ones(2)}}, [2])
+    copy = td.clone()
+    assert not copy["obs"].requires_grad and not copy["n", "obs"].requires_grad
+    assert copy["obs"].data_ptr() != td["obs"].data_ptr()
+    copy["value"].sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [2.0, 2.0, 2.0]
+
+
 def test_grad_contains_only_leaves_with_a_gradient(td: TensorDict) -> None:
     assert td.grad is None
     (td["x"] * 3).sum().backward()

@@ -457,9 +457,16 @@ def _copies(tensors: list[Tensor]) -> Sequence[Tensor]:
     """Return copies of plain tensors, made by one call of torch where it can."""
     if len(tensors) > 1 and _clone_all is not None and may_fuse():
         try:
-            return _clone_all(tensors)
+            copies = _clone_all(tensors)
         except RuntimeError:  # it refuses integers together with tensors that require gradients
             pass
+        else:
+            if not copies[0].requires_grad:
+                return copies
+            # if one tensor requires a gradient, torch records the copies of all
+            return [
+                copy if tensor.requires_grad else copy.detach() for tensor, copy in zip(tensors, copies, strict=True)
+            ]
     return [torch.clone(tensor) for tensor in tensors]
 
 
