@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 pytest.importorskip("h5py", reason="h5py is an extra")
 pytest.importorskip("zarr", reason="zarr is an extra")
@@ -105,9 +106,17 @@ def test_an_operation_reads_each_entry_once(tmp_path, monkeypatch):
     td.close()
 
 
-def test_rows_for_a_batch_and_copies_are_plain(stored):
+@pytest.mark.parametrize("hold", [lambda td: td, lambda td: td[:], HOLDERS["nested"]])
+def test_writes_to_batches_of_a_data_loader_reach_the_file(stored, hold):
+    held = hold(stored)
+    for batch in DataLoader(held, batch_size=3, collate_fn=lambda rows: rows):
+        batch.get("held", batch).fill_("x", 7.0)
+    assert stored["x"].eq(7).all()
+
+
+def test_copies_of_rows_are_plain(stored):
     for rows in (
-        stored.__getitems__([2, 1]),
+        pickle.loads(pickle.dumps(stored.__getitems__([2, 1]))),
         pickle.loads(pickle.dumps(stored[[2, 1]])),
         stored[[2, 1]].clone(),
         torch.index_select(stored, 0, torch.tensor([2, 1])),

@@ -119,9 +119,12 @@ class Indexing(Node):
         self._index_put(Index(index, self._meta.batch_size), value)
 
     def __getitems__(self, indices: Any) -> Any:
-        """Return the rows of a ``DataLoader`` batch with one index; use it with ``collate_fn=lambda batch: batch``."""
+        """Return the rows of a ``DataLoader`` batch with one index; use it with ``collate_fn=lambda batch: batch``.
+
+        The rows of a store are a view, which writes reach; a worker of the ``DataLoader`` sends their values.
+        """
         # faster than reading the list with torch
-        return self._select_rows(torch.from_numpy(np.asarray(indices, dtype=np.int64)))
+        return self[torch.from_numpy(np.asarray(indices, dtype=np.int64))]
 
     def _select_rows(self, index: Any) -> Any:
         """Return the part that an index with tensors selects, with entries of its own; no view of a store."""
