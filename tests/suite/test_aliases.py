@@ -134,6 +134,16 @@ def test_lazy_stacks_are_walked_element_by_element():
     assert as_lists(torch.Tensor)
 
 
+def test_the_mapped_flag_follows_from_the_leaves(tmp_path):
+    td = TensorDict({"a": torch.zeros(3)}, [3])
+    mapped = td.memmap_like(tmp_path / "data")
+    mapped._is_memmap = True
+    assert mapped._is_memmap
+    assert not td._is_memmap
+    with pytest.raises(RuntimeError, match="_is_memmap=True is not what the leaves of the TensorDict are"):
+        td._is_memmap = True
+
+
 def test_methods_with_an_underscore_equal_the_public_ones():
     td = TensorDict({"a": torch.zeros(3), "n": {"b": torch.zeros(3)}}, [3], names=["time"])
     td._tensordict.update(a=torch.ones(3))

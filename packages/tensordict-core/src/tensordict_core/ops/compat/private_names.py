@@ -85,6 +85,22 @@ class PrivateNames(Node):
         return bool(self._locked)
 
     @property
+    def _is_memmap(self) -> bool:
+        """Alias of ``is_memmap()``; programs set it on tensordicts that are mapped.
+
+        >>> TensorDict({"a": torch.zeros(2)})._is_memmap
+        False
+        """
+        return bool(self.is_memmap())
+
+    @_is_memmap.setter
+    def _is_memmap(self, value: bool) -> None:
+        if value != self.is_memmap():
+            raise RuntimeError(
+                f"_is_memmap={value!r} is not what the leaves of the {type(self).__name__} are; use memmap() or clone()"
+            )
+
+    @property
     def _memmap_prefix(self) -> Any:
         """Alias of ``saved_path``; ``None`` if the tensordict is not saved.
 
