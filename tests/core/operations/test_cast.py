@@ -27,6 +27,12 @@ def test_to_accepts_the_arguments_of_tensor_to(td: TensorDict) -> None:
     assert td.to(dtype=torch.int8)["s"] == "text" and td.to(torch.int8).names == ["t"]
 
 
+@pytest.mark.parametrize("number", [bool, int, float, complex])
+def test_to_takes_python_types_of_numbers_as_dtypes(td: TensorDict, number: type) -> None:
+    dtype = torch.ones(1).to(number).dtype
+    assert td.to(number).dtype == td.to(dtype=number).dtype == td.to("cpu", number).dtype == dtype
+
+
 def test_to_returns_the_tensordict_itself_if_nothing_changes(td: TensorDict) -> None:
     assert td.to() is td and td.to(None) is td
     on_cpu = td.to("cpu")

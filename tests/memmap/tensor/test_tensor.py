@@ -81,6 +81,19 @@ def test_shapes_are_given_as_numbers_or_sequences():
         MemoryMappedTensor.full()
 
 
+@pytest.mark.parametrize("number", [bool, int, float])
+def test_python_types_of_numbers_are_dtypes_as_in_torch(path, number):
+    dtype = torch.zeros(3, dtype=number).dtype
+    made = MemoryMappedTensor.empty(3, dtype=number, filename=path)
+    for mapped in (
+        made,
+        MemoryMappedTensor.zeros((3,), dtype=number),
+        MemoryMappedTensor.empty_like(made.byte(), dtype=number),
+    ):
+        assert mapped.dtype == dtype
+    assert MemoryMappedTensor.from_filename(path, number, (3,)).dtype == dtype
+
+
 def test_like_constructors_take_shape_and_dtype(path):
     like = torch.zeros(2, 3, dtype=torch.int16)
     assert MemoryMappedTensor.ones_like(like, filename=path).tolist() == [[1] * 3] * 2

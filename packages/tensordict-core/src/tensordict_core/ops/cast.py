@@ -103,6 +103,15 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     return cast(CastMethod, method)
 
 
+# torch takes Python's types of numbers as dtypes
+_PYTHON_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+
+
 class Target(NamedTuple):
     """The device, dtype and blocking mode in the arguments of ``to``; ``None`` for those not given."""
 
@@ -113,7 +122,9 @@ class Target(NamedTuple):
 
 def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: bool | None) -> Target:
     """Return the target in the arguments, which have the forms of `torch.Tensor.to`."""
-    rest = list(args)
+    rest: list[Any] = [_PYTHON_DTYPES.get(value, value) if isinstance(value, type) else value for value in args]
+    if isinstance(dtype, type):
+        dtype = _PYTHON_DTYPES.get(dtype, dtype)
     if rest:
         first = rest.pop(0)
         if isinstance(first, torch.dtype):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import torch
 
 from tensordict_core.extension import with_options
+from tensordict_memmap.schema.dtypes import as_dtype
 from tensordict_memmap.schema.nested import count_of, shape_of
 
 
@@ -70,7 +71,7 @@ class Filled:
         torch.Size([2, 3])
         """
         check_device(device)
-        return cls._make(_size(size, shape), dtype or torch.get_default_dtype(), filename, existsok, None)
+        return cls._make(_size(size, shape), as_dtype(dtype or torch.get_default_dtype()), filename, existsok, None)
 
     @classmethod
     def zeros(cls, *size: Any, **options: Any) -> Self:

@@ -22,7 +22,7 @@ from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, ROW_WRITE_MIN
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.schema.dtypes import QUANTIZED, check_dtype, reach
+from tensordict_memmap.schema.dtypes import QUANTIZED, as_dtype, check_dtype, reach
 from tensordict_memmap.schema.nested import count_of, shape_of, values
 from tensordict_memmap.storage.staging import refuse_special, replacing
 from tensordict_memmap.tensor import pickling
@@ -250,6 +250,7 @@ class MemoryMappedTensor(Filled, Views):
         if isinstance(shape, torch.Tensor):
             made = cls.from_filename(filename, dtype, (count_of(shape),), mode=mode, offset=offset)._nested(shape)
             return made if index is None else cast(Self, made[index])
+        dtype = as_dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
         if nbytes == 0:
             return cls._over(Mapping.nothing(os.path.abspath(filename), mode or "r+"), dtype, shape, index=index)
