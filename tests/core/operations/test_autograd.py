@@ -71,6 +71,32 @@ def test_zero_grad_removes_gradients_or_fills_them_with_zeros(td: TensorDict) ->
     assert td.zero_grad().grad is None
 
 
+@pytest.mark.parametrize(
+    "operate",
+    [
+        lambda td: td.exp(),
+        lambda td: td * 2,
+        lambda td: 1 - td,
+        lambda td: td + td,
+        lambda td: td.sub(td, alpha=2),
+        lambda td: td + td.detach(),
+        lambda td: td.lerp(td, 0.5),
+        lambda td: td.norm(),
+    ],
+)
+def test_results_require_the_gradients_of_their_own_operands(operate) -> None:
+    td = TensorDict({"weight": torch.ones(3, requires_grad=True), "n": {"obs": torch.ones(3)}})
+    result = operate(td)
+    assert result["weight"].requires_grad and not result["n", "obs"].requires_grad
+
+
+def test_a_tensor_that_requires_gradients_passes_them_to_all_results() -> None:
+    scale = torch.ones((), requires_grad=True)
+    result = TensorDict({"a": torch.ones(3), "b": torch.ones(2)}) * scale
+    result.sum(reduce=True).backward()
+    assert scale.grad is not None and scale.grad.item() == 5
+
+
 def test_requires_grad_is_all_or_nothing() -> None:
     td = TensorDict({"a": torch.ones(1), "b": torch.ones(1, dtype=torch.int64)})
     with pytest.raises(RuntimeError, match="key 'b' has dtype"):

@@ -6,7 +6,7 @@ not support weak references, so lock holders are not recorded during tracing. Al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +37,26 @@ def may_fuse() -> bool:
     True
     """
     return not torch.compiler.is_compiling() and _peek_interpreter_stack() is None
+
+
+def with_own_gradients(results: Sequence[torch.Tensor], *columns: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """Return the results of a ``torch._foreach_*`` call, of which those require gradients whose operands do.
+
+    If one operand of the call requires gradients, torch records all results.
+
+    Args:
+        results: The results; those that need no gradients are detached in place.
+        *columns: The operands of each result, in order.
+
+    >>> x, w = torch.ones(2), torch.ones(2, requires_grad=True)
+    >>> [result.requires_grad for result in with_own_gradients(torch._foreach_exp([x, w]), [x, w])]
+    [False, True]
+    """
+    if results[0].requires_grad:
+        for result, *operands in zip(results, *columns, strict=True):
+            if not any([isinstance(operand, torch.Tensor) and operand.requires_grad for operand in operands]):
+                result.detach_()
+    return results
 
 
 def transform_level() -> int | None:

@@ -35,7 +35,7 @@ from tensordict_core.base.ragged import leaf_part, split_leaf
 from tensordict_core.base.rebuild import How, IsLeaf
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import ShapeOp
-from tensordict_core.base.tracing import may_fuse
+from tensordict_core.base.tracing import may_fuse, with_own_gradients
 from tensordict_core.base.write_plan import WritePlan
 from tensordict_core.containers.collection import TensorCollection, TensorDictBase
 from tensordict_core.containers.combination import CAT, STACK, combined
@@ -457,16 +457,9 @@ def _copies(tensors: list[Tensor]) -> Sequence[Tensor]:
     """Return copies of plain tensors, made by one call of torch where it can."""
     if len(tensors) > 1 and _clone_all is not None and may_fuse():
         try:
-            copies = _clone_all(tensors)
+            return with_own_gradients(_clone_all(tensors), tensors)
         except RuntimeError:  # it refuses integers together with tensors that require gradients
             pass
-        else:
-            if not copies[0].requires_grad:
-                return copies
-            # if one tensor requires a gradient, torch records the copies of all
-            return [
-                copy if tensor.requires_grad else copy.detach() for tensor, copy in zip(tensors, copies, strict=True)
-            ]
     return [torch.clone(tensor) for tensor in tensors]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import SAME, SHAPE_KEEPING, How
-from tensordict_core.base.tracing import may_fuse
+from tensordict_core.base.tracing import may_fuse, with_own_gradients
 from tensordict_core.ops.factories.operands import broadcast_how, complete, match, spread
 from tensordict_core.ops.factories.spec import OpSpec, record
 from tensordict_core.ops.factories.typed import BinaryMethod, ScaledMethod, UnaryMethod
@@ -48,7 +48,7 @@ def unary(
         leaves = self._leaves()
         if fused is not None and leaves and may_fuse():
             try:
-                return self._rebuild(iter(fused(leaves)), SAME)
+                return self._rebuild(iter(with_own_gradients(fused(leaves), leaves)), SAME)
             except RuntimeError as error:
                 if not _refused(error):
                     raise
@@ -110,8 +110,10 @@ def _run(
 ) -> Iterable[Tensor]:
     if fused is not None and leaves and may_fuse() and (not scalar or type(operands) is not bool):
         try:
-            result: Iterable[Tensor] = fused(leaves, operands, **kwargs)
-            return result
+            results = fused(leaves, operands, **kwargs)
+            if results is None:  # in place
+                return leaves
+            return with_own_gradients(results, leaves, *(() if scalar else (operands,)))
         except RuntimeError as error:
             if not _refused(error):
                 raise
@@ -134,7 +136,7 @@ def of_columns(
     if columns[0] and may_fuse():
         try:
             results: Any = getattr(torch, "_foreach_" + name)(*columns, **kwargs)
-            return list(columns[0] if results is None else results)
+            return list(columns[0] if results is None else with_own_gradients(results, *columns))
         except TypeError:  # an operand is of no type that the fused function takes
             pass
         except RuntimeError as error:
