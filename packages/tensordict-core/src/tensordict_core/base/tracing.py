@@ -39,23 +39,26 @@ def may_fuse() -> bool:
     return not torch.compiler.is_compiling() and _peek_interpreter_stack() is None
 
 
-def with_own_gradients(results: Sequence[torch.Tensor], *columns: Sequence[Any]) -> Sequence[torch.Tensor]:
+def with_own_gradients(
+    results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], *columns: Sequence[Any]
+) -> Sequence[torch.Tensor]:
     """Return the results of a ``torch._foreach_*`` call, of which those require gradients whose operands do.
 
     If one operand of the call requires gradients, torch records all results.
 
     Args:
         results: The results; those that need no gradients are detached in place.
-        *columns: The operands of each result, in order.
+        leaves: The first operand of each result.
+        *columns: The other operands: tensors or numbers.
 
     >>> x, w = torch.ones(2), torch.ones(2, requires_grad=True)
     >>> [result.requires_grad for result in with_own_gradients(torch._foreach_exp([x, w]), [x, w])]
     [False, True]
     """
     if results[0].requires_grad:
-        for result, *operands in zip(results, *columns, strict=True):
-            if not any([isinstance(operand, torch.Tensor) and operand.requires_grad for operand in operands]):
-                result.detach_()
+        for i, leaf in enumerate(leaves):
+            if not (leaf.requires_grad or any([getattr(column[i], "requires_grad", False) for column in columns])):
+                results[i].detach_()
     return results
 
 
