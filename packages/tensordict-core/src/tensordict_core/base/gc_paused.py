@@ -1,4 +1,4 @@
-"""Pause the garbage collector while thousands of containers are created that form no reference cycles.
+"""Pause the garbage collector while thousands of objects are created that form no reference cycles.
 
 A header of 5,000 tensors becomes 20,000 small dictionaries and lists. The collector traverses them repeatedly without
 freeing anything, which takes a fifth of the time of opening the file, and half of it if each tensor has its own file.

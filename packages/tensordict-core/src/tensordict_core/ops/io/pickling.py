@@ -207,7 +207,8 @@ class Serialization(Node):
     def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
         """Return an unlocked copy of nodes, tensors and values; objects that are shared within it stay shared.
 
-        Tensors that autograd computed are cloned: torch copies leaves of the graph only.
+        Tensors that autograd computed are cloned: torch copies leaves of the graph only. In compiled functions, the
+        copy is that of ``clone``, which shares non-tensor values.
         """
         if is_compiling():
             return self._clone(True)  # Dynamo does not copy tensors otherwise
