@@ -229,3 +229,14 @@ def test_classes_of_dataclasses_compile():
     cls = from_dataclass(Point)
     (result,) = compiled_once(lambda x: cls(x, batch_size=[3])[0].x, (torch.ones(3),))
     assert result == 1
+
+
+def test_properties_of_instances_are_assigned_and_state_dicts_are_loaded_in_a_graph():
+    def change(one):
+        one = one.clone()
+        one.load_state_dict((one + 1).state_dict())
+        one.batch_size = []
+        return one
+
+    result = torch.compile(change, fullgraph=True, backend="eager")(Labelled(torch.zeros(3), "a", batch_size=[3]))
+    assert result.batch_size == () and result.x.eq(1).all() and result.label == "a"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from tensordict_class import errors
-from tensordict_core.extension import TensorCollection
+from tensordict_core.extension import TensorCollection, constant_when_traced
 
 _ALWAYS_FREE = frozenset({"data", "isinf", "long", "short"})
 """Members that a field may hide without ``shadow``: classes of saved data have fields of these names."""
@@ -140,3 +140,9 @@ def install_readers(cls: type[Any], declaration: Declaration) -> None:
     for name in declaration.names:
         if name in declaration.own or not isinstance(inspect.getattr_static(cls, name, None), property):
             setattr(cls, name, reader(name))
+
+
+@constant_when_traced
+def has_setter(cls: type[Any], name: str) -> bool:
+    """Return whether a class has an attribute of this name that instances can assign to, such as ``batch_size``."""
+    return hasattr(getattr(cls, name, None), "__set__")

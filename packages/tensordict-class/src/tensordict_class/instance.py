@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tensordict_class import errors
 from tensordict_class.casting import Annotation, Rule, as_annotated, has_classes, with_classes
-from tensordict_class.fields import Declaration, default_of, has_no_default
+from tensordict_class.fields import Declaration, default_of, has_no_default, has_setter
 from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
 from tensordict_class.stacks import STACK_MEMBERS, keys_anywhere, stack_member
@@ -101,7 +101,7 @@ class Instance(Forwarding):
                 if cls._flags.frozen:
                     raise errors.frozen_field(name)
                 self._assign(name, value)
-            elif hasattr(getattr(cls, name, None), "__set__"):
+            elif has_setter(cls, name):
                 if cls._flags.frozen and name[0] != "_":
                     raise errors.frozen_field(name)
                 object.__setattr__(self, name, value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensordict_class import errors
-from tensordict_core.extension import TensorCollection
+from tensordict_core.extension import TensorCollection, is_compiling
 
 _RESERVED = "__"
 _VALUES = ("__value", "__values")
@@ -32,7 +32,7 @@ def loadable_state(instance: Any, state: Mapping[str, Any], strict: bool) -> Map
     foreign = [name for name in state if not name.startswith(_RESERVED) and name.split(".")[0] not in rules]
     if foreign and strict:
         raise errors.foreign_state(type(instance), foreign, rules)
-    described = getattr(state, "_metadata", None)
+    described = None if is_compiling() else getattr(state, "_metadata", None)
     values = {} if described or any(isinstance(value, Mapping) for value in state.values()) else _values(instance)
     absent = {name: value for name, value in values.items() if not _covered(name, state)}
     if not foreign and not absent:
