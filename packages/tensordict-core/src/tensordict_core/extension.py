@@ -17,7 +17,7 @@ from tensordict_core.base.entry import to_entry
 from tensordict_core.base.gc_paused import gc_paused
 from tensordict_core.base.index import Index
 from tensordict_core.base.json_form import DTYPES, JSON_TAG, NoJsonForm, decode_value, encode_value
-from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_names
+from tensordict_core.base.meta import Meta, as_batch_size, as_device, as_dtype, as_names
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How, IsLeaf
 from tensordict_core.base.registry.pickle_names import register_pickle_names
@@ -86,6 +86,7 @@ __all__ = [
     "annotation",
     "as_batch_size",
     "as_device",
+    "as_dtype",
     "as_names",
     "check_options",
     "common_container",

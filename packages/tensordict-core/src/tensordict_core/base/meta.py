@@ -142,6 +142,23 @@ def as_device(device: torch.device | str | int | None) -> torch.device | None:
     return device
 
 
+_PYTHON_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+
+
+def as_dtype(dtype: Any) -> Any:
+    """Convert Python's types of numbers, which torch takes as dtypes, to dtypes; other values are returned as they are.
+
+    >>> as_dtype(float), as_dtype(torch.int8)
+    (torch.float64, torch.int8)
+    """
+    return _PYTHON_DTYPES.get(dtype, dtype) if isinstance(dtype, type) else dtype
+
+
 def as_names(names: Iterable[str | None] | None, batch_dims: int) -> Names:
     """Convert dimension names to a tuple, or to ``None`` if no dimension is named.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from tensordict_core.base.meta import CONSOLIDATED, as_batch_size, as_device
+from tensordict_core.base.meta import CONSOLIDATED, as_batch_size, as_device, as_dtype
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.rebuild import KEEP, SAME, UNLOCKED, How
 from tensordict_core.base.tracing import is_compiling
@@ -103,15 +103,6 @@ def cast_to(name: str, dtype: torch.dtype) -> CastMethod:
     return cast(CastMethod, method)
 
 
-# torch takes Python's types of numbers as dtypes
-_PYTHON_DTYPES: dict[type, torch.dtype] = {
-    bool: torch.bool,
-    int: torch.int64,
-    float: torch.float64,
-    complex: torch.complex128,
-}
-
-
 class Target(NamedTuple):
     """The device, dtype and blocking mode in the arguments of ``to``; ``None`` for those not given."""
 
@@ -122,9 +113,8 @@ class Target(NamedTuple):
 
 def _read_target(args: tuple[Any, ...], device: Any, dtype: Any, non_blocking: bool | None) -> Target:
     """Return the target in the arguments, which have the forms of `torch.Tensor.to`."""
-    rest: list[Any] = [_PYTHON_DTYPES.get(value, value) if isinstance(value, type) else value for value in args]
-    if isinstance(dtype, type):
-        dtype = _PYTHON_DTYPES.get(dtype, dtype)
+    rest: list[Any] = [as_dtype(value) for value in args]
+    dtype = as_dtype(dtype)
     if rest:
         first = rest.pop(0)
         if isinstance(first, torch.dtype):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 import torch
@@ -47,15 +46,6 @@ def dtype_from_name(name: str) -> torch.dtype:
             f"{name!r:.100} is not a dtype of torch {torch.__version__}, and a file names one; load it with the torch "
             "that wrote it"
         ) from None
-
-
-def as_dtype(dtype: Any) -> torch.dtype:
-    """Convert a dtype argument to a ``torch.dtype``; torch takes Python's types of numbers, too.
-
-    >>> as_dtype(torch.int8), as_dtype(float)
-    (torch.int8, torch.float64)
-    """
-    return dtype if isinstance(dtype, torch.dtype) else torch.empty(0, dtype=dtype, device="meta").dtype
 
 
 def check_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import torch
 
-from tensordict_core.extension import with_options
-from tensordict_memmap.schema.dtypes import as_dtype
+from tensordict_core.extension import as_dtype, with_options
 from tensordict_memmap.schema.nested import count_of, shape_of
 
 

@@ -17,12 +17,12 @@ from typing import Any, Self, cast
 
 import torch
 
-from tensordict_core.extension import register_writer
+from tensordict_core.extension import as_dtype, register_writer
 from tensordict_memmap.engine import syscalls
 from tensordict_memmap.engine.sources import FileRange
 from tensordict_memmap.engine.tuning import FILE_WRITE_MIN, ROW_WRITE_MIN
 from tensordict_memmap.engine.write_plan import FileWrite, write_files
-from tensordict_memmap.schema.dtypes import QUANTIZED, as_dtype, check_dtype, reach
+from tensordict_memmap.schema.dtypes import QUANTIZED, check_dtype, reach
 from tensordict_memmap.schema.nested import count_of, shape_of, values
 from tensordict_memmap.storage.staging import refuse_special, replacing
 from tensordict_memmap.tensor import pickling
