@@ -30,8 +30,11 @@ from tensordict_core.base.predicates import NESTED_TENSORS_AS_LISTS
 from tensordict_core.base.shape_op import normal_dim
 from tensordict_core.base.views import KeysView
 from tensordict_core.containers.collection import TensorCollection
+from tensordict_core.containers.dense import TensorDict
+from tensordict_core.containers.lazy import LazyStackedTensorDict
 from tensordict_core.containers.reshaped import ReshapedView
 from tensordict_core.ops.compat.versions import implement_for
+from tensordict_core.torch_api.pytree import flatten_node, flatten_node_with_keys, unflatten_node
 
 __all__ = [
     "DTYPES",
@@ -41,11 +44,16 @@ __all__ = [
     "KEY_TYPE_ERROR",
     "LOCK_ERROR",
     "NESTED_TENSORS_AS_LISTS",
+    "PYTREE_LAZY_TYPES",
+    "PYTREE_TYPES",
     "EntryType",
     "KeysView",
     "ReshapedView",
     "as_bool",
     "batch_size_after",
+    "check_pytree_node",
+    "flatten_node",
+    "flatten_node_with_keys",
     "get_json_backend",
     "implement_for",
     "inferred_size",
@@ -61,6 +69,7 @@ __all__ = [
     "set_json_backend",
     "shape_of",
     "timeit",
+    "unflatten_node",
     "unravel_key_to_tuple",
     "without_ellipsis",
     "wrap_dim",
@@ -72,6 +81,12 @@ ENTRY_TYPES: tuple[type[Any], ...] = (Tensor, TensorCollection)
 
 EntryType = Tensor | TensorCollection
 """The type of an entry, for annotations."""
+
+PYTREE_TYPES: tuple[type[Any], ...] = (TensorDict,)
+"""The dense containers that are nodes of pytrees; subclasses are instances of it."""
+
+PYTREE_LAZY_TYPES: tuple[type[Any], ...] = (LazyStackedTensorDict,)
+"""The lazy stacks that are nodes of pytrees."""
 
 LOCK_ERROR = "Cannot modify locked TensorDict"
 """The beginning of the message if entries of a locked tensordict would change."""
@@ -362,6 +377,19 @@ def without_ellipsis(index: Any, batch_size: Sequence[int]) -> tuple[Any, ...]:
             f"Not enough dimensions in TensorDict of batch size {list(batch_size)} for {index}; leave some out"
         )
     return (*parts[: at[0]], *[slice(None)] * (len(batch_size) - taken), *parts[at[0] + 1 :])
+
+
+def check_pytree_node(cls: type[Any]) -> None:
+    """Check that a class is a node of pytrees, as all container classes are from their definition on.
+
+    Raises:
+        TypeError: The class is not a container.
+
+    >>> class Batch(TensorDict): ...
+    >>> check_pytree_node(Batch)
+    """
+    if not issubclass(cls, TensorCollection):
+        raise TypeError(f"{cls.__name__} is not a tensordict class; use torch.utils._pytree.register_pytree_node")
 
 
 def reduced(td: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -87,12 +87,13 @@ class _Flattening:
         return FlattenContext(kind, tuple(entries), meta, extra, below or None, shapes, self.level, self.strides)
 
 
-def _flatten(root: Any) -> tuple[list[Any], FlattenContext]:
+def flatten_node(root: Any) -> tuple[list[Any], FlattenContext]:
+    """Return the leaves of a container and the context that makes a container of leaves again."""
     flattening = _Flattening(root)
     return flattening.leaves, flattening.context
 
 
-def _flatten_with_keys(root: Any) -> Any:
+def flatten_node_with_keys(root: Any) -> Any:
     """Return the entries of one node under their keys; torch flattens each node among them in turn."""
     return [(registry.MappingKey(key), child) for key, child in _PARTS[type(root)](root)[1].items()], None
 
@@ -326,7 +327,8 @@ _UNFLATTEN: dict[str, Callable[[_Unflattening, FlattenContext], Any]] = {
 }
 
 
-def _unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
+def unflatten_node(children: Iterable[Any], context: FlattenContext) -> Any:
+    """Return a container of leaves; the inverse of `flatten_node`."""
     unflattening = _Unflattening(children, context)
     result = _UNFLATTEN[context.kind](unflattening, context)
     if context.locked and not unflattening.is_numbers and isinstance(result, Node):
@@ -473,12 +475,12 @@ def register_nodes() -> None:
     for cls in _PARTS:
         registry.register_pytree_node(
             cls,
-            _flatten,
-            _unflatten,
+            flatten_node,
+            unflatten_node,
             serialized_type_name=f"tensordict_core.{cls.__name__}",
             to_dumpable_context=FlattenContext.dump,
             from_dumpable_context=FlattenContext.parse,
-            flatten_with_keys_fn=_flatten_with_keys,
+            flatten_with_keys_fn=flatten_node_with_keys,
         )
     subclass_hooks.append(_register_subclass)
 
@@ -491,6 +493,6 @@ def _register_subclass(cls: type[Any]) -> None:
     _PARTS[cls] = _PARTS.get(base, _dense_parts)
 
     def unflatten(children: Iterable[Any], context: FlattenContext) -> Any:
-        return of_class(cls, _unflatten(children, context))
+        return of_class(cls, unflatten_node(children, context))
 
-    registry.register_pytree_node(cls, _flatten, unflatten, flatten_with_keys_fn=_flatten_with_keys)
+    registry.register_pytree_node(cls, flatten_node, unflatten, flatten_with_keys_fn=flatten_node_with_keys)
