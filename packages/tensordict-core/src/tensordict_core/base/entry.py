@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
+from tensordict_core.base.index import is_first_class
 from tensordict_core.base.meta import Meta, starts_with
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import current as options
@@ -74,7 +75,7 @@ def to_entry(meta: Meta, key: Any, value: Any, *, non_blocking: bool = False) ->
     if isinstance(value, Node):
         return _node_entry(meta, key, value, non_blocking)
     size = meta.batch_size
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) and not is_first_class(value):
         if isinstance(value, dict):
             return containers.dense(value, batch_size=size, device=meta.device, names=meta.names)
         tensor = as_tensor(value)

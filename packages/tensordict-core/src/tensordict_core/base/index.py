@@ -66,6 +66,24 @@ def _resized(size: torch.Size, n: int) -> torch.Size:
     return torch.Size((n,) if len(size) == 1 else (n, *size[1:]))
 
 
+def is_first_class(value: Any) -> bool:
+    """Return whether a value is a dimension of ``functorch.dim``, or a tensor that has such dimensions.
+
+    These tensors are no instances of ``torch.Tensor``.
+
+    >>> is_first_class(torch.zeros(2))
+    False
+    """
+    return type(value).__module__ == "functorch.dim"
+
+
+def _is_dim(part: Any) -> bool:
+    """Return whether a part binds a batch dimension to a first-class dimension, or splits it into several."""
+    if type(part) is tuple:
+        return bool(part) and all(map(_is_dim, part))
+    return is_first_class(part) and type(part).__name__ == "Dim"
+
+
 def _spans(part: Any) -> int:
     """Return the number of batch dimensions that a part of an index consumes."""
     if part is None or isinstance(part, bool):
@@ -110,6 +128,7 @@ class Index:
         size: The batch size of the result.
         sources: For each dimension of the result, the dimension of the root that it has the name of, or ``None``.
         gives_views: Whether ``tensor[idx]`` shares memory with the tensor: for integers and slices only.
+        has_dims: Whether a part is a first-class dimension of ``functorch.dim``, which takes a batch dimension away.
         is_masked: Whether all its tensors are masks: PyTorch converts a number that is written there.
         rows: The positions along dimension ``at`` if the index selects whole rows there, otherwise ``None``.
         dims: The number of batch dimensions of the root.
@@ -126,6 +145,7 @@ class Index:
         "batch_size",
         "dims",
         "gives_views",
+        "has_dims",
         "idx",
         "is_masked",
         "parts",
@@ -144,6 +164,7 @@ class Index:
         self._leaf: tuple[torch.Size, torch.Size] | None = None
         self.gives_views = True
         self.is_masked = False
+        self.has_dims = False
         self.rows: Tensor | None = None
         kind = type(idx)
         if kind is tuple and len(idx) == 1 and type(idx[0]) in (int, slice):
@@ -171,10 +192,11 @@ class Index:
             return
         parts = self._expand(idx if kind is tuple else (idx,))
         self.parts = parts
-        self.idx = parts[0] if len(parts) == 1 else parts
+        self.idx = parts[0] if len(parts) == 1 and type(parts[0]) is not tuple else parts
         self.size, self.sources = self._result(parts)
         self.gives_views = all([part is None or type(part) is int or type(part) is slice for part in parts])
-        if sum(part is not None and type(part) is not slice for part in parts) == 1:
+        self.has_dims = not self.gives_views and any(map(_is_dim, parts))
+        if not self.has_dims and sum(part is not None and type(part) is not slice for part in parts) == 1:
             self._find_rows(parts, masked=isinstance(idx, Tensor) and idx.dtype is torch.bool)
 
     def _take_basic(self, parts: tuple[Any, ...]) -> bool:
@@ -257,7 +279,7 @@ class Index:
                 f"tensors used as indices must be long, int, byte or bool tensors, got one of {part.dtype}; convert it "
                 "with long()"
             )
-        if part is None or isinstance(part, slice | numbers.Integral | Tensor | torch.SymInt):
+        if part is None or isinstance(part, slice | numbers.Integral | Tensor | torch.SymInt) or _is_dim(part):
             return
         raise errors.NotAnIndexError(
             f"Invalid index type {type(part)} of {part!r}: only integers, slices (`:`), ellipsis (`...`), None, "
@@ -292,7 +314,7 @@ class Index:
                 continue
             else:
                 n = self.batch_size[source]
-                if not isinstance(part, Tensor) and not -n <= part < n and n != -1:
+                if not isinstance(part, Tensor) and not _is_dim(part) and not -n <= part < n and n != -1:
                     raise errors.out_of_bounds(part, source, n)
                 source += 1
                 continue

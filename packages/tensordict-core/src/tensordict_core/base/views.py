@@ -35,7 +35,8 @@ def _pairs(view: _View, node: Any, reads: bool, sort: bool) -> Collection[tuple[
 
 def _shown_and_opened(view: _View, value: Any) -> tuple[bool, bool]:
     """Return whether a view shows a value, and whether it shows the entries of the value."""
-    is_tensor, is_leaf = isinstance(value, Tensor), view.is_leaf
+    # tensors with first-class dimensions are no instances of Tensor; unbatched tensors are nodes, too
+    is_tensor, is_leaf = isinstance(value, Tensor) or not hasattr(value, "_is_opaque"), view.is_leaf
     leaf = is_tensor if is_leaf is None else is_leaf(type(value))
     return leaf or not view.leaves_only, view.include_nested and not is_tensor and not value._is_opaque
 

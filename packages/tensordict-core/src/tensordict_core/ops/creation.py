@@ -71,7 +71,7 @@ def _without_slices(td: Any, size: torch.Size, dims: int) -> Any:
     entries = {}
     for key in td._keys():
         value = td._get(key)
-        entries[key] = value if isinstance(value, Tensor) or value._is_opaque else _without_slices(value, size, dims)
+        entries[key] = value if not isinstance(value, Node) or value._is_opaque else _without_slices(value, size, dims)
     return _typed(td, entries, td._meta)
 
 

@@ -148,6 +148,8 @@ class LazyIndexing:
         if index.has_bools:
             first, second = index.apart()
             return self._index(first)._index(second)
+        if index.has_dims:  # tensors with first-class dimensions cannot be stacked
+            return self._solid()._index(index)
         split = _SplitIndex(index, self.stack_dim)
         part, rest = split.part, split.rest
         if isinstance(part, slice):

@@ -53,6 +53,10 @@ def index_positions(size: Sequence[int], index: Index) -> list[int]:
     >>> index_positions([2, 3], Index((slice(None), -1), torch.Size([2, 3])))
     [2, 5]
     """
+    if index.has_dims:
+        raise ValueError(
+            "non-tensor values of several positions cannot be indexed by first-class dimensions; exclude their keys"
+        )
     if any(isinstance(part, Tensor | bool) for part in index.parts):
         return moved_positions(size, lambda numbers: numbers[index.idx], index.device)
     choices: list[Sequence[int]] = []

@@ -22,7 +22,7 @@ from tensordict_core.base.write_back import WriteBack
 
 def _is_entry(value: Any, is_leaf: IsLeaf | None) -> bool:
     """Return whether a value is not flattened: a tensor, non-tensor data, or an instance of a type of ``is_leaf``."""
-    return isinstance(value, Tensor) or value._is_opaque or (is_leaf is not None and is_leaf(type(value)))
+    return not isinstance(value, Node) or value._is_opaque or (is_leaf is not None and is_leaf(type(value)))
 
 
 def _flatten(

@@ -24,8 +24,11 @@ N = TypeVar("N", bound=Node)
 
 
 def _refused(error: RuntimeError) -> bool:
-    """Return whether a fused operation refused its leaves: integers together with leaves that require gradients."""
-    return "Autograd not support dtype" in str(error)
+    """Return whether a fused operation refused its leaves.
+
+    Those are integers together with leaves that require gradients, and tensors with first-class dimensions.
+    """
+    return "Autograd not support dtype" in str(error) or "Batching rule not implemented" in str(error)
 
 
 def unary(

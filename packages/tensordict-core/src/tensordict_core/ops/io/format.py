@@ -44,7 +44,7 @@ def describe(value: Any, **known: Any) -> str:
     >>> describe(torch.zeros(2))
     'Tensor(shape=torch.Size([2]), device=cpu, dtype=torch.float32, is_shared=False)'
     """
-    if not isinstance(value, Tensor):
+    if isinstance(value, Node) and not isinstance(value, Tensor):
         return repr(value)
     return f"{type(value).__name__}({', '.join(_properties(value, current.printing, known))})"
 
@@ -153,7 +153,8 @@ class Representation(Node):
     def _describe(self, key: str) -> str:
         """Return the printed form of one entry."""
         value = self._get(key)
-        return describe(value) if isinstance(value, Tensor) else repr(value)  # few calls for each level of nesting
+        nested = isinstance(value, Node) and not isinstance(value, Tensor)
+        return repr(value) if nested else describe(value)  # few calls for each level of nesting
 
     def _repr_meta(self) -> list[str]:
         """Return the lines after the entries."""
