@@ -13,6 +13,7 @@ from tensordict_core import (
     NonTensorData,
     NonTensorStack,
     TensorDict,
+    TensorDictBase,
     is_non_tensor,
     lazy_stack,
     set_capture_non_tensor_stack,
@@ -52,6 +53,10 @@ def test_a_stack_of_other_shape_than_its_values_is_refused():
         NonTensorStack.from_list([["a"], ["b", "c"]], batch_size=[2, 2])
     with pytest.raises(RuntimeError, match="batch sizes"):
         torch.stack([NonTensorData(1, batch_size=[2]), NonTensorData(1, batch_size=[3])])
+
+
+def test_a_stack_is_a_tensordict_for_isinstance():
+    assert isinstance(NonTensorStack("a", "b"), TensorDictBase)
 
 
 def test_stacks_of_two_dimensions():

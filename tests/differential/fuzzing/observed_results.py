@@ -21,9 +21,13 @@ RESULTS = (
     seen("nested batch sizes after `max`", calls="(named_)?apply", kind="batch|names", place="[.]", text="batch_size="),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", kind="kind", theirs="^None$", text=IN_PLACE),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", place="is x", theirs="False", text=IN_PLACE),
-    seen("`isinstance(stack, TensorDictBase)`", calls="tensor_split", kind="kind|keys", theirs="Lazy|stack_dim"),
+    seen("`isinstance(stack, LazyStackedTensorDict)`", calls="tensor_split", kind="kind|keys", theirs="Lazy|stack_dim"),
     seen(
-        "`isinstance(stack, TensorDictBase)`", calls=".*split|chunk", kind="kind", theirs="Lazy", ours="^NonTensorStack"
+        "`isinstance(stack, LazyStackedTensorDict)`",
+        calls=".*split|chunk",
+        kind="kind",
+        theirs="Lazy",
+        ours="^NonTensorStack",
     ),
     seen("the device of the result of `torch.vmap`", calls="vmap", kind="device", theirs="None"),
     seen(

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from tensordict_core import LazyStackedTensorDict, MetaData, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from tensordict_core import (
+    LazyStackedTensorDict,
+    MetaData,
+    NonTensorData,
+    NonTensorStack,
+    TensorDict,
+    TensorDictBase,
+    is_non_tensor,
+)
 from tensordict_memmap import MemmapDataset, MemoryMappedTensor, from_consolidated
 
 EARLIER = Path(__file__).parent
@@ -41,7 +49,7 @@ def assert_same(found: Any, wanted: Any) -> None:
     assert set(found.keys()) == set(wanted.keys())
     for key in wanted.keys():  # noqa: SIM118  # iterating a tensordict yields rows, not keys
         old, new = wanted.get(key, as_list=True), found.get(key, as_list=True)
-        if isinstance(old, TensorDictBase):
+        if isinstance(old, TensorDictBase) and not is_non_tensor(old):
             assert type(new) is type(old)
             assert_same(new, old)
         elif isinstance(old, torch.Tensor):

@@ -471,3 +471,19 @@ def test_values_have_the_names_of_their_tensordict(tmp_path, name):
         assert loaded.get("k").names == loaded.get("s").names == ["t"]
         assert loaded.get(("n", "k")).names == loaded.get(("n", "l")).names == ["t", "u"]
         assert loaded[0].get("s").names == [] and loaded.unsqueeze(0).get("s").names == [None, "t"]
+
+
+class Batch(TensorDict):
+    """A subclass with a constructor of its own."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def test_a_subclass_loads_an_instance_of_it(tmp_path):
+    Batch({"a": torch.arange(3), "n": {"b": torch.ones(3)}}, [3]).save(tmp_path / "x")
+    loaded = Batch.load_memmap(tmp_path / "x")
+    assert type(loaded) is Batch and loaded.saved_path == tmp_path / "x" and not loaded.is_locked
+    assert type(TensorDict.load_memmap(tmp_path / "x")) is TensorDict
+    loaded["a"].fill_(7)
+    assert (load_memmap(tmp_path / "x")["a"] == 7).all()

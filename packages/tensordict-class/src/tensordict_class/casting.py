@@ -18,8 +18,15 @@ from torch import Tensor
 
 from tensordict_class import errors
 from tensordict_class.flags import Flags
-from tensordict_core import NonTensorData, TensorDict, TensorDictBase
-from tensordict_core.extension import Meta, TensorCollection, constant_when_traced, is_compiling, to_entry
+from tensordict_core import NonTensorData, TensorDict
+from tensordict_core.extension import (
+    Meta,
+    TensorCollection,
+    constant_when_traced,
+    is_compiling,
+    is_tensordict,
+    to_entry,
+)
 
 Rule = Callable[[Any, Meta], Any]
 """Takes a value (never ``None``) and the metadata of the instance, and returns the entry to store."""
@@ -265,7 +272,7 @@ def has_classes(types: Mapping[str, Annotation], items: Iterable[tuple[Any, Any]
     """Return whether `as_annotated` converts one of the values of fields."""
     return any(
         [
-            isinstance(value, dict | TensorDictBase) and name in types and class_of(types[name]) is not None
+            (isinstance(value, dict) or is_tensordict(value)) and name in types and class_of(types[name]) is not None
             for name, value in items
         ]
     )
@@ -275,7 +282,7 @@ def with_classes(types: Mapping[str, Annotation], tensordict: Any) -> Any:
     """Convert nested tensordicts to the classes that the fields are annotated with; a copy if any is converted."""
     out = tensordict
     for name, entry in tensordict._peek_items():
-        if isinstance(entry, TensorDictBase) and (target := class_of(types[name])) is not None:
+        if is_tensordict(entry) and (target := class_of(types[name])) is not None:
             out = tensordict._clone(False) if out is tensordict else out
             out._set(name, target.from_tensordict(tensordict._get(name)))
     return out

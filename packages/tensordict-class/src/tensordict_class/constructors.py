@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from tensordict_core import TensorDict
-from tensordict_core.extension import TensorCollection, TensorDictBase
+from tensordict_core.extension import TensorCollection, is_tensordict
 
 _NAMES = (
     *("from_any", "from_list", "from_tuple", "from_namedtuple", "from_pytree", "from_struct_array"),
@@ -23,7 +23,7 @@ def _of_class(name: str) -> Any:
     @functools.wraps(general)
     def construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = general(*args, **kwargs)
-        return cls.from_tensordict(made) if isinstance(made, TensorDictBase) else made
+        return cls.from_tensordict(made) if is_tensordict(made) else made
 
     signature = inspect.signature(general)
     first = inspect.Parameter("cls", inspect.Parameter.POSITIONAL_ONLY)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 
 from tensordict_class import errors
-from tensordict_core import KEY_SEPARATOR, LazyStackedTensorDict, NestedKey, TensorDictBase
+from tensordict_core import KEY_SEPARATOR, LazyStackedTensorDict, NestedKey
 from tensordict_core.extension import (
     How,
     Index,
@@ -24,6 +24,7 @@ from tensordict_core.extension import (
     ShapeOp,
     TensorCollection,
     common_container,
+    is_tensordict,
     operations,
     register_type,
     register_wrapper,
@@ -101,7 +102,7 @@ class Forwarding(TensorCollection):
             return self
         if isinstance(result, tuple):
             return tuple(map(self._as_result, result))
-        if isinstance(result, TensorDictBase) and self._fits(result):
+        if is_tensordict(result) and self._fits(result):
             return self._wrap(result)
         return result
 

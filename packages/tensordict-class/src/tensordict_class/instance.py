@@ -18,8 +18,8 @@ from tensordict_class.flags import NO_FLAGS, Flags
 from tensordict_class.forward import Forwarding
 from tensordict_class.stacks import STACK_MEMBERS, keys_anywhere, stack_member
 from tensordict_class.state import loadable_state
-from tensordict_core import NO_DEFAULT, NestedKey, TensorDict, TensorDictBase, get_printoptions, is_non_tensor
-from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, with_options
+from tensordict_core import NO_DEFAULT, NestedKey, TensorDict, get_printoptions, is_non_tensor
+from tensordict_core.extension import BuildOptions, Index, TensorCollection, is_compiling, is_tensordict, with_options
 
 
 class Instance(Forwarding):
@@ -201,7 +201,7 @@ class Instance(Forwarding):
         if key not in self._rules:
             raise errors.foreign_keys(type(self), [key], self._rules)
         td, as_node = self._tensordict, isinstance(item, dict) and not self._casts  # set() stores a dictionary as it is
-        if (as_node or isinstance(item, TensorDictBase)) and td._peek(key) is None:
+        if (as_node or is_tensordict(item)) and td._peek(key) is None:
             item = as_annotated(self._types[key], item, td._meta)
         if item is not None:
             return td._plan_set(key, item if as_node else self._rules[key](item, td._meta), plan, prefix)
@@ -309,7 +309,7 @@ class Instance(Forwarding):
         """
         extra = {} if non_tensordict is None else dict(non_tensordict)
         if safe:
-            if not isinstance(tensordict, TensorDictBase):
+            if not is_tensordict(tensordict):
                 raise RuntimeError(
                     f"Expected a TensorDictBase instance but got {type(tensordict)} in {cls.__name__}.from_tensordict; "
                     "use from_dict for a dictionary and to_tensordict() on another tensorclass"

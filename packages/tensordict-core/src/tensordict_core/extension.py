@@ -27,7 +27,7 @@ from tensordict_core.base.shape_op import ShapeOp
 from tensordict_core.base.signature import check_options, with_options
 from tensordict_core.base.tracing import constant_when_traced, in_functorch, is_compiling, may_fuse
 from tensordict_core.base.write_plan import Writer, register_writer
-from tensordict_core.containers.collection import TensorCollection, TensorDictBase
+from tensordict_core.containers.collection import TensorCollection, TensorDictBase, is_tensordict
 from tensordict_core.containers.custom import CustomContainer
 from tensordict_core.containers.deferred import deferred, is_deferred
 from tensordict_core.containers.delegating import Delegating
@@ -105,6 +105,7 @@ __all__ = [
     "is_compiling",
     "is_deferred",
     "is_leaf_tensor",
+    "is_tensordict",
     "may_fuse",
     "on_exit",
     "operations",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from types import GenericAlias
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -183,6 +183,11 @@ class TensorCollection(
         return result
 
     @classmethod
+    def _from_mapped(cls, result: Any) -> Any:
+        """Return a tensordict that was loaded by this class, as an instance of it."""
+        return result
+
+    @classmethod
     def _from_disk_form(cls, facts: dict[str, Any], parts: dict[str, Any]) -> Any:
         """Return the container with the state that ``_disk_form`` returned."""
         raise TypeError(f"{cls.__name__} is a dictionary of entries and has no other state")
@@ -267,6 +272,16 @@ class TensorDictBase(TensorCollection, abstract=True):
     def __class_getitem__(cls, item: Any) -> GenericAlias:
         """Return an alias for annotations, such as ``TensorDict[str, Tensor]``."""
         return GenericAlias(cls, item)
+
+
+def is_tensordict(value: Any) -> TypeGuard[TensorDictBase]:
+    """Return whether a value is a tensordict of any kind with entries, and no tensorclass or stack of values.
+
+    >>> from tensordict_core import NonTensorStack
+    >>> is_tensordict(TensorDict()), is_tensordict(NonTensorStack("a", "b"))
+    (True, False)
+    """
+    return isinstance(value, TensorDictBase) and not value._is_opaque
 
 
 MutableMapping.register(TensorDictBase)  # type: ignore[type-abstract]  # a virtual base

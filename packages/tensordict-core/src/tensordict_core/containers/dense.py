@@ -201,11 +201,15 @@ class TensorDict(TensorDictBase):
         return self._make(entries, meta)
 
     def _mapped(self, result: Any) -> Any:
-        if type(self) is TensorDict or type(result) is not TensorDict:
+        return self._from_mapped(result)
+
+    @classmethod
+    def _from_mapped(cls, result: Any) -> Any:
+        if cls is TensorDict or type(result) is not TensorDict:
             return result
-        mine = self._make(result._entries, result._meta)
+        mine = cls._make(result._entries, result._meta)
         mine._annotations = result._annotations
-        return mine.lock_()
+        return mine.lock_() if result._locked else mine
 
     # entries ---------------------------------------------------------------------------------------------------------
 

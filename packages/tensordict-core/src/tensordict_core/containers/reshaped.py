@@ -17,7 +17,7 @@ from tensordict_core.base.index import Index
 from tensordict_core.base.node import Node
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import ShapeOp, Squeeze, Unsqueeze
-from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.containers.collection import is_tensordict
 from tensordict_core.containers.custom import CustomContainer
 from tensordict_core.containers.delegating import Delegating
 from tensordict_core.containers.view import LiveView
@@ -25,7 +25,7 @@ from tensordict_core.containers.view import LiveView
 
 def _can_be_viewed(node: Any) -> bool:
     """Return whether a node is a tensordict that keeps its entries itself; parameters and tensorclasses wrap one."""
-    return isinstance(node, TensorDictBase) and (isinstance(node, CustomContainer) or not isinstance(node, Delegating))
+    return is_tensordict(node) and (isinstance(node, CustomContainer) or not isinstance(node, Delegating))
 
 
 class ReshapedView(LiveView):

@@ -12,7 +12,7 @@ from tensordict_core.base import errors
 from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.node import Node
 from tensordict_core.base.rebuild import UNLOCKED, How
-from tensordict_core.containers.collection import TensorDictBase
+from tensordict_core.containers.collection import is_tensordict
 from tensordict_core.containers.lazy.columns import check_padding_side, padded_to
 from tensordict_core.ops.factories.reduction import batched
 from tensordict_core.ops.masking import pad_values
@@ -156,7 +156,7 @@ def pad_sequence(
     nodes = [td._solid() for td in list_of_tensordicts]
     if not nodes:
         raise RuntimeError("list_of_tensordicts cannot be empty; give at least one tensordict")
-    if return_mask is not False and not isinstance(nodes[0], TensorDictBase):
+    if return_mask is not False and not is_tensordict(nodes[0]):
         raise RuntimeError(
             f"return_mask needs an entry for the masks, which {type(nodes[0]).__name__} has no field for; convert "
             "it to a TensorDict first"

@@ -137,7 +137,9 @@ def load_memmap(
         annotate(loaded, "keys", keys)
     if late is not None:
         loaded = loaded.to(late, non_blocking=non_blocking)
-    return loaded if out is None else _write_into(out, loaded)
+    if out is not None:
+        return _write_into(out, loaded)
+    return loaded if cls is None else cls._from_mapped(loaded)
 
 
 def _open(path: str | os.PathLike[str], request: LoadRequest) -> Any:

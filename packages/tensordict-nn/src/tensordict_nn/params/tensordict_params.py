@@ -25,9 +25,9 @@ from tensordict_core.extension import (
     IsLeaf,
     Meta,
     TensorCollection,
-    TensorDictBase,
     dense,
     is_leaf_tensor,
+    is_tensordict,
     register_type,
     register_wrapper,
 )
@@ -93,7 +93,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         source = kwargs if parameters is None else parameters
         if not isinstance(source, Mapping | TensorCollection):
             raise errors.not_a_source(source)
-        td: Any = source if isinstance(source, TensorDictBase) else TensorDict(source)
+        td: Any = source if is_tensordict(source) else TensorDict(source)
         self._begin(td._meta, bool(no_convert))
         self._fill(td, {})
         if (file := file_among(td._leaves())) is not None:
@@ -162,7 +162,7 @@ class TensorDictParams(Delegating, nn.Module):  # type: ignore[misc]  # both def
         if value._is_opaque or value._is_non_tensor:
             self._put(key, value, self._values)
             return
-        if not isinstance(value, TensorDictBase):
+        if not is_tensordict(value):
             raise errors.not_parameters(key, value)
         node = object.__new__(type(self))
         node._begin(value._meta, self.no_convert)

@@ -18,6 +18,7 @@ from tensordict_core.base.rebuild import How
 from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze, normal_dim
 from tensordict_core.base.tracing import is_compiling
+from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.nontensor.base import NonTensorDataBase, common_size, expanded_dims, known_size
 from tensordict_core.containers.nontensor.pointwise import same
 from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, unbind_positions
@@ -173,7 +174,7 @@ class NonTensorData(Record, NonTensorDataBase):
         )
 
 
-class NonTensorStack(NonTensorDataBase):
+class NonTensorStack(NonTensorDataBase, TensorDictBase):
     """Non-tensor values, one for each position of a batch.
 
     Args:
