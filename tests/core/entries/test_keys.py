@@ -123,3 +123,23 @@ def test_an_object_that_is_no_key_is_refused_before_entries_are_read(key, defaul
         assert isinstance(error.value, TypeError)
     with pytest.raises(RuntimeError, match="do not stack"):
         ragged.get(("a", "b"))
+
+
+def test_next_advances_a_view_of_nested_entries():
+    td = TensorDict({"a": 1, "n": {"b": 2}})
+    values = td.values(True, True)
+    assert next(values) is td["a"]
+    assert [value.item() for value in values] == [2]
+    assert list(values) == []
+    assert len(list(td.values(True, True))) == 2
+
+
+def test_next_advances_a_view_of_pairs():
+    pairs = TensorDict({"a": 1, "n": {"b": 2}}).items(True)
+    assert next(pairs)[0] == "a"
+    assert [key for key, _ in pairs] == ["n", ("n", "b")]
+
+
+def test_next_advances_the_values_of_a_lazy_stack():
+    stack = lazy_stack([TensorDict({"a": torch.zeros(2)}), TensorDict({"a": torch.ones(2)})])
+    assert next(stack.values()).shape == (2, 2)

@@ -144,14 +144,6 @@ class _View:
     sort: bool
     is_flat: bool
 
-    @classmethod
-    def flat(cls, td: Any) -> Self:
-        """Return the view of the entries of a tensordict alone."""
-        view = cls()
-        view.td, view.include_nested, view.leaves_only = td, False, False
-        view.is_leaf, view.sort, view.is_flat = None, False, True
-        return view
-
     @property
     def tensordict(self) -> Any:
         """The tensordict that the view shows."""
@@ -258,12 +250,39 @@ class KeysView(_View):
         return set(self).isdisjoint(other)
 
 
-class ValuesView(_View):
+class _Advancing(_View):
+    """A view that ``next`` advances, for programs that call ``next(td.values(True, True))``.
+
+    Attributes:
+        rest: The iterator over what ``next`` has not returned, once it was called; ``iter(view)`` returns it then.
+    """
+
+    __slots__ = ("rest",)
+
+    rest: Iterator[Any] | None
+
+    @classmethod
+    def flat(cls, td: Any) -> Self:
+        """Return the view of the entries of a tensordict alone."""
+        view = cls()
+        view.td, view.include_nested, view.leaves_only = td, False, False
+        view.is_leaf, view.sort, view.is_flat, view.rest = None, False, True, None
+        return view
+
+    def __next__(self) -> Any:
+        if self.rest is None:
+            self.rest = iter(self)
+        return next(self.rest)
+
+
+class ValuesView(_Advancing):
     """The live entries of a tensordict."""
 
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Any]:
+        if self.rest is not None:
+            return self.rest
         if self.is_flat:
             return iter([value for _, value in self.td._items()])
         found: list[Any] = []
@@ -273,12 +292,14 @@ class ValuesView(_View):
             return _before(found, error)
 
 
-class ItemsView(_View):
+class ItemsView(_Advancing):
     """The live pairs of keys and entries of a tensordict."""
 
     __slots__ = ()
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        if self.rest is not None:
+            return self.rest
         if self.is_flat:
             return iter(self.td._items())
         return iter(_walk_items(self, _shows_tensors(self), self.td, (), []))

@@ -238,7 +238,7 @@ class Access(Node):
             return self._entries.values()  # type: ignore[return-value]  # a dictionary's own view is the fastest
         view = ValuesView()
         view.td, view.include_nested, view.leaves_only = self, include_nested, leaves_only
-        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, False
+        view.is_leaf, view.sort, view.is_flat, view.rest = is_leaf, sort, False, None
         return view
 
     def items(
@@ -257,7 +257,7 @@ class Access(Node):
             return self._entries.items()  # type: ignore[return-value]  # a dictionary's own view is the fastest
         view = ItemsView()
         view.td, view.include_nested, view.leaves_only = self, include_nested, leaves_only
-        view.is_leaf, view.sort, view.is_flat = is_leaf, sort, False
+        view.is_leaf, view.sort, view.is_flat, view.rest = is_leaf, sort, False, None
         return view
 
     def non_tensor_items(self, include_nested: bool = False) -> tuple[tuple[Any, Any], ...]:
