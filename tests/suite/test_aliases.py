@@ -40,7 +40,7 @@ LINES = [
     "from tensordict.base import _default_is_leaf, _is_leaf_nontensor, _NESTED_TENSORS_AS_LISTS, _ACCEPTED_CLASSES",
     "from tensordict.utils import _zip_strict, _unravel_key_to_tuple, _is_tensorclass, _is_non_tensor, logger",
     "from tensordict.utils import _getitem_batch_size, _maybe_correct_neg_dim, is_seq_of_nested_key, Buffer",
-    "from tensordict.utils import timeit",
+    "from tensordict.utils import timeit, is_compiling",
     "from tensordict.utils import implement_for, strtobool, TensorDictFuture, set_json_backend, get_json_backend",
     "from tensordict.nn.common import TensorDictModuleBase, TensorDictModule, dispatch",
     "from tensordict.nn.probabilistic import InteractionType, interaction_type, _use_generator",

@@ -120,6 +120,7 @@ PRIVATE: Mapping[str, tuple[str, str]] = {
     "convert_ellipsis_to_idx": ("tensordict_core.compat", "without_ellipsis"),
     "infer_size_impl": ("tensordict_core.compat", "inferred_size"),
     "is_batchedtensor": ("tensordict_core.compat", "is_batched"),
+    "is_compiling": ("torch.compiler", "is_compiling"),
     "is_namedtuple": ("tensordict_core.compat", "is_namedtuple"),
     "expln": ("tensordict_nn.compat", "expln"),
     "get_json_backend": ("tensordict_core.compat", "get_json_backend"),
