@@ -240,3 +240,15 @@ def test_properties_of_instances_are_assigned_and_state_dicts_are_loaded_in_a_gr
 
     result = torch.compile(change, fullgraph=True, backend="eager")(Labelled(torch.zeros(3), "a", batch_size=[3]))
     assert result.batch_size == () and result.x.eq(1).all() and result.label == "a"
+
+
+def test_an_error_of_an_unknown_field_is_caught_in_the_trace():
+    def assign(one):
+        try:
+            one.set("typo", one.x)
+        except AttributeError:
+            return one.x + 1
+        return one.x
+
+    compiled = torch.compile(assign, fullgraph=True, backend="eager")
+    assert compiled(Labelled(torch.zeros(3), "a", batch_size=[3])).sum() == 3

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import FrozenInstanceError
 from typing import Any
 
+from tensordict_core.extension import is_compiling
+
 
 class CannotCastError(TypeError, ValueError, RuntimeError):
     """A value cannot be cast to the annotated type of its field."""
@@ -59,7 +61,8 @@ def unknown_attribute(
     if is_locked:
         rule = f"Cannot modify locked TensorDict, and {rule[0].lower()}{rule[1:]}"
     error = LockedFieldError if is_locked else UnknownFieldError
-    return error(f"{rule}; its fields are {_shown(fields)}: declare it as one of them in the class", name=name)
+    text = f"{rule}; its fields are {_shown(fields)}: declare it as one of them in the class"
+    return error(text) if is_compiling() else error(text, name=name)  # Dynamo traces no exception with keywords
 
 
 def no_fields() -> NotImplementedError:
