@@ -157,3 +157,10 @@ def test_dtype_predicates_test_their_last_argument() -> None:
     assert is_inexact(floating.to(torch.complex64)) and not is_inexact(integer)
     with pytest.raises(TypeError, match="takes a value"):
         is_bool()
+
+
+@pytest.mark.parametrize("name", ["qint8", "quint8", "qint32", "quint4x2"])
+def test_casts_to_quantized_dtypes_are_those_of_torch(name: str) -> None:
+    with pytest.raises(RuntimeError, match="quantized"):
+        getattr(TensorDict({"a": torch.zeros(2)}), name)()
+    assert getattr(TensorDict({}), name)().is_empty()

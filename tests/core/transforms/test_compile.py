@@ -317,3 +317,15 @@ def test_compiled_calls_do_not_check_every_family_of_operations():
     guards = str(entry.guard_manager)
     assert "___dict_contains('__getitem__'" in guards  # guards of this kind are written in these words
     assert "__mro__[3]" not in guards
+
+
+def test_functions_of_the_leaves_of_a_ragged_lazy_stack_compile() -> None:
+    stack = lazy_stack([TensorDict({"a": torch.zeros(3)}), TensorDict({"a": torch.zeros(4)})])
+    add = torch.compile(lambda td: torch.utils._pytree.tree_map(lambda x: x + 1, td), fullgraph=True, backend="eager")
+    assert [element["a"].tolist() for element in add(stack).tensordicts] == [[1.0] * 3, [1.0] * 4]
+
+
+def test_values_of_positions_are_expanded_in_compiled_functions() -> None:
+    td = TensorDict({"a": torch.zeros(2), "s": ["u", "v"]}, [2])
+    expand = torch.compile(lambda td: td.expand(2, 2).clone(), fullgraph=True, backend="eager")
+    assert expand(td)["s"] == [["u", "v"], ["u", "v"]]

@@ -16,6 +16,7 @@ from torch import Tensor
 from tensordict_core.base import errors
 from tensordict_core.base.node import Node, is_leaf_tensor
 from tensordict_core.base.registry.types import containers
+from tensordict_core.base.tracing import is_compiling
 
 
 def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
@@ -26,6 +27,9 @@ def combined(key: Any, column: Sequence[Any], dim: int) -> Any:
     """
     first = column[0]
     if is_leaf_tensor(first):
+        if is_compiling() and any(getattr(entry, "shape", None) != first.shape for entry in column):
+            # an error of torch.stack would end the trace
+            raise errors.ragged(key, [getattr(entry, "shape", None) for entry in column])
         try:
             stacked = torch.stack(list(column), dim)
             if not isinstance(stacked, Node):

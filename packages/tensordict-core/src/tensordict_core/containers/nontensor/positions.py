@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.index import Index
-from tensordict_core.base.shape_op import BatchOp, Permute, Reshape, ShapeOp, Squeeze, Unsqueeze
+from tensordict_core.base.shape_op import BatchOp, Expand, Permute, Reshape, ShapeOp, Squeeze, Unsqueeze
 from tensordict_core.base.write_plan import broadcasts
 
 
@@ -87,6 +87,8 @@ def reshape_positions(size: Sequence[int], op: ShapeOp) -> list[int] | None:
         return None
     if isinstance(op, Permute):
         return product_positions(size, [range(n) for n in size], [*op.dims, *range(len(op.dims), len(size))])
+    if isinstance(op, Expand):
+        return _expanded_positions(size, (*op.new, *size[len(op.old) :]))
     return moved_positions(size, op.leaf, op.device if isinstance(op, BatchOp) else None)
 
 
@@ -106,8 +108,15 @@ def broadcast(values: list[Any], size: Sequence[int], target: Sequence[int]) -> 
             f"one value for each position of the batch size {list(size)} does not fit the batch size {list(target)}; "
             "index or expand the values first"
         )
-    size = size[max(len(size) - len(target), 0) :]  # those in front of it are 1
-    return [values[i] for i in moved_positions(size, lambda numbers: numbers.expand(tuple(target)))]
+    return [values[i] for i in _expanded_positions(size, target)]
+
+
+def _expanded_positions(size: Sequence[int], target: Sequence[int]) -> list[int]:
+    """Return the flat position of the value at each position of a size that this size broadcasts to."""
+    added = len(target) - len(size)
+    size = [1] * added + list(size[max(-added, 0) :])  # those in front of it are 1
+    choices = [range(n) if n == wanted else [0] * wanted for n, wanted in zip(size, target, strict=True)]
+    return product_positions(size, choices)
 
 
 def nested(values: list[Any], size: Sequence[int]) -> Any:

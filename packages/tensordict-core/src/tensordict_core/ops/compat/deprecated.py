@@ -8,6 +8,8 @@ from __future__ import annotations
 import warnings
 from typing import Any, Self
 
+import torch
+
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import Setting, current
@@ -41,6 +43,38 @@ class DeprecatedNames(Node):
         tensor(1)
         """
         return self
+
+    def qint8(self) -> Self:
+        """Call ``to(torch.qint8)``, which raises an error of torch: `torch.quantize_per_tensor` takes a scale.
+
+        >>> TensorDict({}).qint8().is_empty()
+        True
+        """
+        return self.to(torch.qint8)
+
+    def quint8(self) -> Self:
+        """Call ``to(torch.quint8)``, which raises an error of torch: `torch.quantize_per_tensor` takes a scale.
+
+        >>> TensorDict({}).quint8().is_empty()
+        True
+        """
+        return self.to(torch.quint8)
+
+    def qint32(self) -> Self:
+        """Call ``to(torch.qint32)``, which raises an error of torch: `torch.quantize_per_tensor` takes a scale.
+
+        >>> TensorDict({}).qint32().is_empty()
+        True
+        """
+        return self.to(torch.qint32)
+
+    def quint4x2(self) -> Self:
+        """Call ``to(torch.quint4x2)``, which raises an error of torch: `torch.quantize_per_tensor` takes a scale.
+
+        >>> TensorDict({}).quint4x2().is_empty()
+        True
+        """
+        return self.to(torch.quint4x2)
 
     def get_sub_tensordict(self, idx: Any) -> Any:
         """Call ``view_at``; this is a deprecated alias.
