@@ -110,6 +110,22 @@ def test_as_tensor_returns_plain_tensors_for_subclasses() -> None:
     assert type(leaf) is torch.Tensor and leaf.data_ptr() == image.data_ptr()
 
 
+class Mask(torch.Tensor):
+    """Keeps its type in the methods `clone` and `to` only, as tv_tensors of torchvision."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        return result.as_subclass(cls) if func in (torch.Tensor.clone, torch.Tensor.to) else result
+
+
+@pytest.mark.parametrize("operation", [lambda td: td.to(torch.float64), lambda td: td.clone()], ids=["to", "clone"])
+def test_leaves_of_a_subclass_keep_the_type_that_their_own_method_keeps(operation) -> None:
+    td = TensorDict({"mask": torch.ones(2).as_subclass(Mask), "x": torch.ones(2)})
+    assert [type(leaf) for leaf in operation(td).values()] == [Mask, torch.Tensor]
+
+
 def test_casting_a_lazy_stack_returns_a_lazy_stack() -> None:
     lazy = lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)])
     assert type(lazy.double()) is type(lazy) and lazy.double()[1]["a"].dtype == torch.float64

@@ -446,7 +446,7 @@ class TensorDict(TensorDictBase):
                 if type(value) is Tensor
                 else value._clone(True)
                 if isinstance(value, Node)
-                else torch.clone(value)
+                else value.clone()  # some subclasses keep their type in this method only
                 for key, value in self._entries.items()
             }
         else:

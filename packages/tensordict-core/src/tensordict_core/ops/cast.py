@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 import torch
@@ -44,13 +45,20 @@ _CONVERT: dict[torch.dtype, Callable[[Tensor], Tensor]] = {
 """Methods that do the same as ``to`` for one dtype and take half as long to call."""
 
 
-def _cast_leaves(td: Any, leaves: list[Tensor], dtype: Any, cast_filter: CastFilter | None) -> list[Tensor]:
-    """Return ``leaves`` cast to a dtype, except those whose leaf of ``td`` the filter rejects."""
+def _cast_leaves(
+    td: Any, leaves: list[Tensor], dtype: Any, cast_filter: CastFilter | None, *, by_to: bool = False
+) -> list[Tensor]:
+    """Return ``leaves`` cast to a dtype, except those whose leaf of ``td`` the filter rejects.
+
+    With ``by_to``, leaves of a subclass of `torch.Tensor` are cast by `to`, in which some classes keep their type.
+    """
+    convert: Callable[[Tensor], Any] = _CONVERT.get(dtype) or partial(Tensor.type, dtype=dtype)
+    if by_to and not _PLAIN.issuperset(map(type, leaves)):
+        convert = partial(Tensor.to, dtype=dtype)
     if cast_filter is None:
-        convert = _CONVERT.get(dtype)
-        return [leaf.type(dtype) for leaf in leaves] if convert is None else [convert(leaf) for leaf in leaves]
+        return [convert(leaf) for leaf in leaves]
     chosen = [cast_filter(*pair) for pair in zip(td._leaf_keys(), td._leaves(), strict=True)]
-    return [leaf.type(dtype) if is_cast else leaf for leaf, is_cast in zip(leaves, chosen, strict=True)]
+    return [convert(leaf) if is_cast else leaf for leaf, is_cast in zip(leaves, chosen, strict=True)]
 
 
 class _Uncast(WriteBack):
@@ -354,7 +362,7 @@ class Casting(DtypeCasts):
                 leaves = pinned(leaves, num_threads)
             leaves = _move(leaves, device, non_blocking)
         if dtype is not None:
-            leaves = _cast_leaves(self, leaves, dtype, cast_filter)
+            leaves = _cast_leaves(self, leaves, dtype, cast_filter, by_to=True)
         if memory_format is not None:
             leaves = [leaf.to(memory_format=memory_format) if leaf.ndim in (4, 5) else leaf for leaf in leaves]
         moved = self._rebuild(iter(leaves), How(device=KEEP if device is None else device, lock=True))
