@@ -195,6 +195,11 @@ def test_a_wrapper_follows_its_tensordict(td: TensorDict) -> None:
     assert box.td["a"].equal(td["a"] + 1)
 
 
+def test_paths_of_a_wrapper_are_keys_of_its_tensordict(td: TensorDict) -> None:
+    paths = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path([Box(td, "label")])[0]]
+    assert paths == ["[0]['a']", "[0]['b']['c']"]
+
+
 # torch.export --------------------------------------------------------------------------------------------------------
 
 

@@ -447,8 +447,9 @@ def register_wrapper(
         return [td], rest
 
     def flatten_with_keys(node: Any) -> Any:
-        td, rest = take_apart(node)
-        return [(registry.GetAttrKey("td"), td)], rest
+        td, _ = take_apart(node)
+        paired: Any = registry.SUPPORTED_NODES[type(td)].flatten_with_keys_fn  # paths are keys of the tensordict
+        return paired(td)
 
     def unflatten(children: Iterable[Any], rest: Any) -> Any:
         (td,) = children
