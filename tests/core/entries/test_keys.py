@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import get_type_hints
 
 import pytest
@@ -143,3 +144,33 @@ def test_next_advances_a_view_of_pairs():
 def test_next_advances_the_values_of_a_lazy_stack():
     stack = lazy_stack([TensorDict({"a": torch.zeros(2)}), TensorDict({"a": torch.ones(2)})])
     assert next(stack.values()).shape == (2, 2)
+
+
+class Field(enum.StrEnum):
+    """Keys as programs list them; each is a string."""
+
+    SPEED = "speed"
+    NAME = "name"
+
+
+def test_members_of_an_enum_of_strings_are_keys_of_the_constructor() -> None:
+    td = TensorDict({Field.SPEED: torch.ones(2), "nested": {Field.NAME: ["a", "b"]}}, [2])
+    assert [(type(key), key) for key, _ in td.items()] == [(str, "speed"), (str, "nested")]
+    assert td["nested", "name"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("key", [Field.SPEED, ("nested", Field.SPEED)], ids=["flat", "nested"])
+def test_members_of_an_enum_of_strings_store_and_read_entries(key) -> None:
+    td = TensorDict({}, [2])
+    td[key] = torch.ones(2)
+    assert key in td and key in td.keys(True)
+    assert td[key].equal(torch.ones(2)) and td.get(key) is td[key]
+    assert td.set(key, torch.zeros(2))[key].eq(0).all() and td.update({key: torch.ones(2)})[key].eq(1).all()
+
+
+def test_members_of_an_enum_of_strings_are_keys_of_views_and_lazy_stacks() -> None:
+    td = TensorDict({}, [2])
+    view = td._get_sub_tensordict(slice(0, 1))
+    view[Field.SPEED] = torch.ones(1)
+    assert view[Field.SPEED].equal(torch.ones(1)) and td["speed"].tolist() == [1, 0]
+    assert lazy_stack([td, td])[Field.SPEED].shape == (2, 2)

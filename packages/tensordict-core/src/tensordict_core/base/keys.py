@@ -40,7 +40,7 @@ KEY_SEPARATOR: Final = "."
 
 def _collect(key: Any, out: list[str], whole: Any) -> None:
     if isinstance(key, str):
-        out.append(key)
+        out.append(str.__str__(key))  # a member of an enum of strings names the entry of its value
     elif isinstance(key, tuple):
         for part in key:
             _collect(part, out, whole)

@@ -156,7 +156,7 @@ class SubTensorDict(LiveView):
 
         def __getitem__(self, index: Any) -> Any:
             """Return an entry by key, or a view of a part of this view."""
-            if type(index) is str or (type(index) is tuple and key_path(index)):
+            if isinstance(index, str) or (type(index) is tuple and key_path(index)):
                 return super().__getitem__(index)
             return self._view_at(Index(index, self._meta.batch_size))
 

@@ -71,6 +71,8 @@ class Indexing(Node):
             )
         if type(index) is tuple and (path := key_path(index)):
             return self._get_path_value(path)
+        if isinstance(index, str):  # of a subclass
+            return self[str.__str__(index)]
         if self._locked:
             return self._locked_part(Index(index, self._meta.batch_size))
         return self._index(Index(index, self._meta.batch_size))
@@ -108,7 +110,7 @@ class Indexing(Node):
         >>> td["a"].sum(), td["a"].shape
         (tensor(2.), torch.Size([3, 2]))
         """
-        if type(index) is str or (type(index) is tuple and key_path(index)):
+        if isinstance(index, str) or (type(index) is tuple and key_path(index)):
             self._store(index, value)
             return
         if isinstance(value, np.generic):
@@ -242,7 +244,7 @@ def key_path(index: tuple[Any, ...]) -> tuple[str, ...]:
         return index
     path: list[str] = []
     for part in index:
-        inner = (part,) if type(part) is str else key_path(part) if type(part) is tuple else ()
+        inner = (str.__str__(part),) if isinstance(part, str) else key_path(part) if type(part) is tuple else ()
         if not inner:
             return ()
         path += inner

@@ -192,7 +192,7 @@ class Access(Node):
         """
         if type(key) is str:
             return self._peek(key) is not None
-        if not isinstance(key, tuple) or not key:
+        if not isinstance(key, str | tuple) or key == ():
             raise errors.bad_key(key)
         return self._peek_path(unravel_key_to_tuple(key)) is not None
 
