@@ -79,6 +79,7 @@ LINES = [
     "from tensordict import List, TensorDict",
     "import tensordict; tensordict.tensordict.TensorDict; tensordict._pytree",
     "from tensordict.tensorclass import _TensorClassMeta",
+    "from tensordict.tensorclass import _eq, _getitem",
     "from tensordict.base import _register_tensor_class; _register_tensor_class(TensorDict)",
 ]
 

@@ -37,3 +37,26 @@ else:
         >>> Point.__name__, isinstance(Point, Upper), isinstance(TensorClass, TensorClassMeta)
         ('POINT', True, True)
         """
+
+
+def equal_fields(instance: Any, other: Any) -> Any:
+    """Return ``instance == other`` as tensorclasses define it, also of a class whose ``__eq__`` a program replaces.
+
+    >>> from tensordict_class import TensorClass
+    >>> class Point(TensorClass): x: torch.Tensor
+    >>> equal_fields(Point(torch.zeros(2)), Point(torch.zeros(2))).x
+    tensor([True, True])
+    """
+    result = TensorClass.__eq__(instance, other)
+    return False if result is NotImplemented else result
+
+
+def item_of(instance: Any, item: Any) -> Any:
+    """Return ``instance[item]`` as tensorclasses define it.
+
+    >>> from tensordict_class import TensorClass
+    >>> class Point(TensorClass): x: torch.Tensor
+    >>> item_of(Point(torch.arange(2), batch_size=[2]), 1).x
+    tensor(1)
+    """
+    return TensorClass.__getitem__(instance, item)

@@ -96,6 +96,8 @@ PRIVATE: Mapping[str, tuple[str, str]] = {
     "_default_is_leaf": ("tensordict_core", "default_is_leaf"),
     "_dispatch_td_nn_modules": ("tensordict_nn.compat", "dispatches"),
     "_exclude_td_from_pytree": ("tensordict_nn.compat", "whole_in_pytrees"),
+    "_eq": ("tensordict_class.compat", "equal_fields"),
+    "_getitem": ("tensordict_class.compat", "item_of"),
     "_getitem_batch_size": ("tensordict_core.compat", "batch_size_after"),
     "_is_leaf_nontensor": ("tensordict_core", "is_leaf_nontensor"),
     "_is_nested_key": ("tensordict_core.compat", "is_key"),
