@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 
+import numpy
 import pytest
 import torch
 
@@ -35,9 +37,36 @@ VALUES = ["text", b"bytes", None, 3.5, (1, "x"), {"k": [1]}, Odd(), lambda: 0, t
 @pytest.mark.parametrize("value", VALUES, ids=[type(v).__name__ for v in VALUES])
 def test_every_operation_accepts_any_value(value):
     td = TensorDict({"v": NonTensorData(value, batch_size=[2, 3]), "t": torch.zeros(2, 3)}, [2, 3])
-    for result in (td, td[0], td[:, 1:], td.reshape(-1), td + 1, td.clone(), td.apply(torch.neg), td.unbind(0)[0]):
+    for result in (td, td[0], td[:, 1:], td.reshape(-1), td + 1, td.copy(), td.apply(torch.neg), td.unbind(0)[0]):
         assert result["v"] is value and is_non_tensor(result.get("v"))
         assert result.get("v").batch_size == result.batch_size
+    assert type(td.clone()["v"]) is type(value)
+
+
+@pytest.mark.parametrize("value", [["a"], {"k": "a"}, {"a"}, ("b", ["a"])], ids=["list", "dict", "set", "tuple"])
+def test_a_clone_has_values_of_its_own(value):
+    for data in (NonTensorData(value), NonTensorStack(NonTensorData(value), NonTensorData("s"))[0]):
+        td = TensorDict({"v": data})
+        assert td.clone()["v"] == value and td.clone()["v"] is not value
+        assert TensorDict().update(td, clone=True)["v"] is not value
+        assert td.copy()["v"] is value and td.to_tensordict()["v"] is value
+
+
+def test_equal_objects_of_a_stack_are_one_object_in_its_clone():
+    value = ["a"]
+    clone = NonTensorStack(NonTensorData(value), NonTensorData(value), NonTensorData("s")).clone()
+    assert clone[0].data is clone[1].data and clone[0].data is not value
+
+
+def test_a_clone_shares_values_that_cannot_be_copied():
+    lock = threading.Lock()
+    assert NonTensorData(lock).clone().data is lock
+    assert NonTensorStack(NonTensorData(lock), NonTensorData("s")).clone()[0].data is lock
+
+
+def test_an_array_is_stacked_before_a_string():
+    array = numpy.zeros(2)
+    assert NonTensorStack(NonTensorData(array), NonTensorData("s")).tolist()[0] is array
 
 
 def test_a_list_of_the_batch_is_a_value_for_each_row():

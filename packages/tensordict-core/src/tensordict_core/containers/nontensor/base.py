@@ -95,6 +95,9 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
 
         def _set_flat(self, flat: list[Any]) -> None: ...
 
+        def _again(self, copies: bool = False) -> Self:
+            """Return data of its own, which no other process shares, with the values or with copies of them."""
+
         def _at_positions(self, positions: list[int] | None, meta: Meta) -> Any:
             """Return the values at flat positions (``None``: all, in order) as a node with other metadata."""
 
@@ -142,7 +145,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         if not value._is_shared and own != size:
             if own[: len(size)] != size:
                 raise errors.in_place_shape(path, size, own)
-            value = value._clone(True)
+            value = value._again()
             value._change_batch_size(own)
         if not self._is_made_of(value):
             plan.before(partial(self._take, holder, key, value))
@@ -174,7 +177,7 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
     def _become(self, value: Any) -> None:
         """Take the values of other data, or one plain value, in place."""
         if self._annotations is not None:
-            new = self._clone(True)
+            new = self._again()
             new._replace_value(value)
             self._keep(new)
         self._replace_value(value)
@@ -273,16 +276,19 @@ class NonTensorDataBase(UpdatesValues, abstract=True):
         return self._plain_value()
 
     def to_tensordict(self, *, retain_none: bool | None = None) -> Any:
-        """Return a copy: values stay non-tensor data."""
-        return self._clone(True)
+        """Return non-tensor data with the same values."""
+        return self._again()
 
     def empty(self, recurse: bool = False, **options: Any) -> Any:
-        """Return a copy: non-tensor data have no entries to omit."""
-        return self._clone(True)
+        """Return non-tensor data with the same values: there are no entries to omit."""
+        return self._again()
 
     def pin_memory(self, *args: Any, **kwargs: Any) -> Any:
         """Return this object: values are Python objects."""
         return self
+
+    def _clone(self, recurse: bool) -> Self:
+        return self._shared_with(self._again(recurse), recurse)
 
     # comparisons and choice ------------------------------------------------------------------------------------------
 
@@ -399,7 +405,7 @@ def _held_once(values: list[Any]) -> list[Any]:
     """Return the values; one that equals its predecessor is that very object, so that equal neighbours cost one."""
     for i in range(1, len(values)):
         before, value = values[i - 1], values[i]
-        if value is not before and type(value) is str and value == before:
+        if value is not before and type(value) is type(before) is str and value == before:
             values[i] = before
     return values
 

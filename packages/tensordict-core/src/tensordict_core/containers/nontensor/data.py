@@ -20,13 +20,13 @@ from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze, n
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.nontensor.base import NonTensorDataBase, common_size, expanded_dims, known_size
+from tensordict_core.containers.nontensor.copies import copied
 from tensordict_core.containers.nontensor.pointwise import same
 from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, unbind_positions
 from tensordict_core.containers.nontensor.record import Record
 from tensordict_core.ops.io.linked_list import LinkedList, linked_values
 
-_LONGEST = 50
-"""The characters of its values that the text of a stack has."""
+_LONGEST = 50  # the characters of its values that the text of a stack has
 
 
 class NonTensorData(Record, NonTensorDataBase):
@@ -112,7 +112,7 @@ class NonTensorData(Record, NonTensorDataBase):
     def _take(self, holder: Any, key: str, value: Any) -> None:
         if isinstance(value, NonTensorStack):  # each position gets a value, as when one of them is written alone
             self._refuse_rows()
-            holder._set(key, self._replaced_by(value._clone(True)))
+            holder._set(key, self._replaced_by(value._again()))
         else:
             super()._take(holder, key, value)
 
@@ -161,8 +161,8 @@ class NonTensorData(Record, NonTensorDataBase):
         """Return the value for each element of a lazy stack whose elements have these batch sizes."""
         return [self._at_positions(None, Meta(size, self._meta.device)) for size in sizes]
 
-    def _clone(self, recurse: bool) -> Self:
-        return self._shared_with(self._make(self._value, self._meta, self._metadata), recurse)
+    def _again(self, copies: bool = False) -> Self:
+        return self._make(copied([self._value], copies)[0], self._meta, self._metadata)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the value: ``NonTensorData(len)([1, 2])`` is 2."""
@@ -476,8 +476,8 @@ class NonTensorStack(NonTensorDataBase, TensorDictBase):
         lists = [part.tolist() for part in whole._unbind(dim)]
         return [self.from_list(values, batch_size=size) for values, size in zip(lists, sizes, strict=True)]
 
-    def _clone(self, recurse: bool) -> Self:
-        return self._shared_with(self._make(list(self._rows), self._meta, self._row_dims), recurse)
+    def _again(self, copies: bool = False) -> Self:
+        return self._make(copied(self._rows, copies), self._meta, self._row_dims)
 
     def _plain_value(self) -> Any:
         return self.tolist()

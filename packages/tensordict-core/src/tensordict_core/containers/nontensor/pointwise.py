@@ -125,10 +125,10 @@ def choose(condition: Tensor, mine: Any, theirs: Any) -> Any:
     if own != size and not expands(own, size):
         raise errors.values_shape(own, size)
     if own == size and mine._has_values_of(theirs):  # and a condition that is being traced is not read
-        return mine._clone(True)
+        return mine._again()
     flags = over_batch_size(condition, size).reshape(-1).tolist()
     if all(flags):
-        return mine._clone(True)
+        return mine._again()
     if theirs._is_shared and not any(flags):
         return theirs._at_positions(None, meta)
     triples = zip(flags, mine._flat_values(), broadcast(theirs._flat_values(), own, size), strict=True)

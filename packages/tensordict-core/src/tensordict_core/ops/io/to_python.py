@@ -224,7 +224,7 @@ class Conversion(Node):
                 entries[key] = value if fresh else value.clone()
             elif value._is_opaque:
                 if retain_none is not False or not _is_none_everywhere(value):
-                    entries[key] = value._clone(True)
+                    entries[key] = value.to_tensordict() if value._is_non_tensor else value._clone(True)
             else:
                 entries[key] = value.to_tensordict(retain_none=retain_none)
         return containers.dense._make(entries, self._meta)
