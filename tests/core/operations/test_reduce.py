@@ -183,6 +183,17 @@ def test_key_transform_renames_every_level(td: TensorDict) -> None:
         td.sum(key_transform=lambda key: 1)
 
 
+def test_key_transform_returns_nested_keys(td: TensorDict) -> None:
+    result = td.mean(dim=0, key_transform=lambda key: ("p", key))
+    assert set(result.keys(True, True)) == {("p", "a"), ("p", "b", "p", "c")} and result["p", "s"] == "text"
+    assert result["p"].batch_size == result.batch_size
+    assert result["p", "b", "p", "c"].equal(td.mean(dim=0)["b", "c"])
+    with pytest.raises(KeyError, match="return different names"):
+        td.sum(key_transform=lambda key: ("p",) if key == "a" else ("p", key))
+    with pytest.raises(TypeError, match="NestedKey"):
+        td.sum(key_transform=lambda key: ())
+
+
 def test_all_and_any_over_every_kind_of_dimension() -> None:
     td = TensorDict({"a": torch.tensor([[True, False], [True, True]])}, [2])
     assert td.any() is True and td.all() is False

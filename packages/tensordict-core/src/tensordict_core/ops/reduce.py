@@ -19,6 +19,7 @@ from tensordict_core.ops.factories.reduction import (
     Dim,
     Dims,
     Kernel,
+    KeyTransform,
     as_tuple,
     batched,
     is_everything,
@@ -41,7 +42,9 @@ _ARGS = """dim: Batch dimensions (one, or a tuple), counted from their end if ne
         keepdim: Whether reduced dimensions stay as size 1."""
 _REDUCE = """reduce: Whether all leaves are reduced together, to one tensor. With ``dim`` they are concatenated along it
             first; with ``"feature"`` the result has the batch size."""
-_TRANSFORM = "key_transform: Renames the key of each entry, at every level (not used with ``reduce``)."
+_TRANSFORM = (
+    "key_transform: Returns the key of each entry, at every level, which may be nested (not used with ``reduce``)."
+)
 
 
 def _finish(method: Any, name: str, what: str, options: str, example: str, function: Any) -> Any:
@@ -97,7 +100,7 @@ def reduction(
         *,
         dtype: torch.dtype | None = None,
         reduce: bool | None = None,
-        key_transform: Callable[[str], str] | None = None,
+        key_transform: KeyTransform | None = None,
     ) -> Any:
         def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
             if dims is None:
@@ -127,7 +130,7 @@ def spread(name: str, what: str, example: str) -> SpreadReduction:
         *,
         correction: float = 1,
         reduce: bool | None = None,
-        key_transform: Callable[[str], str] | None = None,
+        key_transform: KeyTransform | None = None,
     ) -> Any:
         def kernel(leaf: Tensor, dims: Dims, keep: bool) -> Any:
             return function(leaf, dim=dims, correction=correction, keepdim=keep)
@@ -148,7 +151,7 @@ def extreme(name: str, what: str, example: str) -> ValueReduction:
         keepdim: bool = False,
         *,
         reduce: bool | None = None,
-        key_transform: Callable[[str], str] | None = None,
+        key_transform: KeyTransform | None = None,
     ) -> Any:
         kernel = function if isinstance(dim, int) else _with_dims(function)
         return run(self, kernel, dim, keepdim, reduce, key_transform, name, associative=True)
@@ -297,14 +300,14 @@ class Reduction(Node):
         *,
         out: Self | None = None,
         dtype: torch.dtype | None = None,
-        key_transform: Callable[[str], str] | None = None,
+        key_transform: KeyTransform | None = None,
     ) -> Self:
         """Return the 2-norm of all elements of every leaf.
 
         Args:
             out: A tensordict that takes the entries of the result; tensors that it held before are not changed.
             dtype: The dtype that leaves are cast to first.
-            key_transform: Renames the key of each entry, at every level.
+            key_transform: Returns the key of each entry, at every level; a nested key adds levels.
 
         Raises:
             RuntimeError: A leaf has an integer dtype and no ``dtype`` is given.
@@ -356,7 +359,7 @@ class Reduction(Node):
         *,
         interpolation: str = ...,
         reduce: Literal[False] | None = ...,
-        key_transform: Callable[[str], str] | None = ...,
+        key_transform: KeyTransform | None = ...,
     ) -> Self: ...
     def quantile(
         self,
@@ -366,7 +369,7 @@ class Reduction(Node):
         *,
         interpolation: str = "linear",
         reduce: bool | None = None,
-        key_transform: Callable[[str], str] | None = None,
+        key_transform: KeyTransform | None = None,
     ) -> Any:
         """Return the ``q``-th quantile of every leaf.
 
@@ -378,7 +381,7 @@ class Reduction(Node):
             interpolation: The value between two elements: ``"linear"``, ``"lower"``, ``"higher"``, ``"midpoint"``,
                 ``"nearest"``.
             reduce: Whether all leaves are reduced together, to one tensor.
-            key_transform: Renames the key of each entry, at every level.
+            key_transform: Returns the key of each entry, at every level; a nested key adds levels.
 
         >>> TensorDict({"a": torch.arange(5.0)}, [5]).quantile(0.5)["a"]
         tensor(2.)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base import errors
-from tensordict_core.base.keys import unravel_key
+from tensordict_core.base.keys import NestedKey, unravel_key, unravel_key_to_tuple
 from tensordict_core.base.meta import Meta, Names, names_or_none
 from tensordict_core.base.node import Node, has_entries
 from tensordict_core.base.rebuild import How
+from tensordict_core.base.registry.types import containers
 from tensordict_core.base.shape_op import normal_dim
 
 BatchDims: TypeAlias = "int | Sequence[int] | Literal['feature']"
@@ -27,6 +28,9 @@ Dim: TypeAlias = "BatchDims | None"
 
 Dims: TypeAlias = "int | tuple[int, ...] | None"
 """Dimensions of a tensor counted from the front: one, several, or all."""
+
+KeyTransform: TypeAlias = Callable[[str], NestedKey]
+"""A function that returns the key of an entry in the result."""
 
 N = TypeVar("N", bound=Node)
 
@@ -231,7 +235,7 @@ def run(
     dim: Dim,
     keepdim: bool,
     reduce: bool | None,
-    key_transform: Callable[[str], str] | None,
+    key_transform: KeyTransform | None,
     name: str,
     associative: bool = False,
 ) -> Any:
@@ -253,20 +257,39 @@ def run(
     return result if key_transform is None else rename_levels(result, key_transform)
 
 
-def rename_levels(td: Any, rename: Callable[[str], str]) -> Any:
-    """Return the same entries with every key, at every level, replaced by ``rename(key)``.
+def rename_levels(td: Any, rename: KeyTransform) -> Any:
+    """Return the same entries with every key, at every level, replaced by ``rename(key)``, from that level on.
 
     Raises:
-        TypeError: The new key is not a string.
-        KeyError: Two keys of one level get the same name.
+        TypeError: The new key is not one.
+        KeyError: Two keys of one level get the same name, or one of them passes through the entry of the other.
     """
     entries: dict[str, Any] = {}
     for key in td._keys():
         new = rename(key)
-        if type(new) is not str:
+        path = unravel_key_to_tuple(new)
+        if not path:
             raise errors.bad_key(new)
-        if new in entries:
-            raise KeyError(f"key_transform returns {new!r} for two keys, {key!r} and another; return different names")
+        *parents, last = path
+        level = entries
+        for name in parents:
+            level = level.setdefault(name, {})
+            if type(level) is not dict:
+                raise _twice(new, key)
+        if last in level:
+            raise _twice(new, key)
         value = td._get(key)
-        entries[new] = rename_levels(value, rename) if has_entries(value) else value
-    return td._new(entries, Meta(td._meta.batch_size, td._meta.device, td._meta.names))
+        level[last] = rename_levels(value, rename) if has_entries(value) else value
+    meta = Meta(td._meta.batch_size, td._meta.device, td._meta.names)
+    return td._new({name: _level(value, meta) for name, value in entries.items()}, meta)
+
+
+def _level(value: Any, meta: Meta) -> Any:
+    """Return a level of nested keys as a tensordict; entries are returned."""
+    if type(value) is not dict:
+        return value
+    return containers.dense._make({name: _level(one, meta) for name, one in value.items()}, meta)
+
+
+def _twice(new: Any, key: str) -> KeyError:
+    return KeyError(f"key_transform returns {new!r} for two keys, {key!r} and another; return different names")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tensordict_core.base.node import Node
+from tensordict_core.ops.factories.reduction import KeyTransform
 
 Operand: TypeAlias = "Node | Tensor | complex | int | float | bool"
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class CastReductionCall(Protocol[R_co]):
         *,
         dtype: torch.dtype | None = ...,
         reduce: Literal[False] | None = ...,
-        key_transform: Callable[[str], str] | None = ...,
+        key_transform: KeyTransform | None = ...,
     ) -> R_co: ...
     @overload
     def __call__(
@@ -102,7 +103,7 @@ class SpreadReductionCall(Protocol[R_co]):
         *,
         correction: float = ...,
         reduce: Literal[False] | None = ...,
-        key_transform: Callable[[str], str] | None = ...,
+        key_transform: KeyTransform | None = ...,
     ) -> R_co: ...
     @overload
     def __call__(
@@ -129,7 +130,7 @@ class ValueReductionCall(Protocol[R_co]):
         keepdim: bool = ...,
         *,
         reduce: Literal[False] | None = ...,
-        key_transform: Callable[[str], str] | None = ...,
+        key_transform: KeyTransform | None = ...,
     ) -> R_co: ...
     @overload
     def __call__(self, dim: Dims = ..., keepdim: bool = ..., *, reduce: Literal[True]) -> Tensor: ...
