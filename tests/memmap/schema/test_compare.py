@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordict_core import NonTensorData, NonTensorStack, TensorDict
+from tensordict_core import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 from tensordict_memmap import Report, compare, load_into, load_memmap
 
 
@@ -199,6 +199,37 @@ def test_loading_into_an_unlocked_tensordict_writes_in_place_and_adds_missing_en
     assert target.load_memmap_(saved) is target
     assert target["a"] is a and torch.equal(a, content()["a"])
     assert target["b", "d"].tolist() == [1, 1, 1] and target["s"] == "text"
+
+
+def test_keys_that_a_save_lacks_are_removed_from_an_unlocked_tensordict(saved):
+    target = content().exclude("s").apply(torch.zeros_like)
+    target["old"] = target["a"].clone()
+    target["b", "old", "x"] = target["a"].clone()
+    assert set(target.load_memmap_(saved).keys(True)) == set(content().keys(True))
+
+
+def test_keys_that_a_save_lacks_stay_in_the_output_of_a_load(saved):
+    target = content().exclude("s").apply(torch.zeros_like)
+    target["old"] = target["a"].clone()
+    assert "old" in TensorDict.load_memmap(saved, out=target)
+
+
+def test_keys_that_a_save_lacks_are_removed_from_the_elements_of_a_lazy_stack(tmp_path):
+    LazyStackedTensorDict(*(TensorDict({"a": torch.ones(n)}) for n in (1, 2))).save(tmp_path)
+    target = LazyStackedTensorDict(*(TensorDict({"a": torch.zeros(n), "old": n}) for n in (1, 2)))
+    target[1]["other"] = torch.zeros(())
+    target.load_memmap_(tmp_path)
+    assert [set(element.keys()) for element in target.tensordicts] == [{"a"}, {"a"}]
+    assert target[1]["a"].tolist() == [1, 1]
+
+
+def test_loading_over_a_locked_tensordict_with_a_key_that_the_save_lacks_writes_nothing(saved):
+    target = content().exclude("s").apply(torch.zeros_like)
+    target["b", "old"] = target["a"].clone()
+    target["s"] = "other"
+    with pytest.raises(KeyError, match=r"'old'.*out="):
+        target.lock_().load_memmap_(saved)
+    assert target["a"].sum() == 0 and target["s"] == "other"
 
 
 def test_components_of_other_lengths_are_refused_before_anything_is_written(tmp_path):

@@ -17,7 +17,7 @@ from tensordict_core.extension import annotate
 from tensordict_memmap.loading.open import describe, open_any, open_packed
 from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
 from tensordict_memmap.remote.urls import is_remote, local_path
-from tensordict_memmap.schema.diff import fit, refuse_new_keys
+from tensordict_memmap.schema.diff import fit, refuse_new_keys, refuse_old_keys, remove_old_keys
 from tensordict_memmap.schema.node import Leaf, Node
 from tensordict_memmap.schema.select import Keys, Rows
 from tensordict_memmap.schema.sharded import has_distributed
@@ -54,7 +54,8 @@ def load_memmap(
             consolidated file; or a URL such as ``s3://bucket/run``, which is read into memory.
         device: The device to copy entries to; by default they are mapped. ``"meta"`` reads no data.
         non_blocking: Whether copies to ``device`` may be asynchronous.
-        out: A tensordict to write the values into, which is returned; entries that it lacks are added.
+        out: A tensordict to write the values into, which is returned; entries that it lacks are added, and entries that
+            the save lacks are kept.
         robust_key: Accepted for compatibility and ignored: file names are read as they were written.
         subpath: The nested key of a tensordict or tensor to load alone, as a tuple or with ``/`` between its names. The
             elements of lazy stacks have their numbers as names, ``"1/sub"`` for example.
@@ -176,7 +177,9 @@ def load_memmap_(
     mode: str | None = None,
     verify: str = "size",
 ) -> Any:
-    """Write the values of a save into the entries of a tensordict, in place; missing keys are added as mapped entries.
+    """Write a save into a tensordict: values are written in place, missing keys are added as mapped entries.
+
+    Keys that the save lacks are removed; ``load_memmap(prefix, out=td)`` keeps them.
 
     Args:
         td: The tensordict.
@@ -186,7 +189,7 @@ def load_memmap_(
         verify: How much of the save is checked, as for `load_memmap`.
 
     Raises:
-        KeyError: The tensordict is locked and lacks a key; nothing is written then.
+        KeyError: The tensordict is locked, and it or the save lacks a key; nothing is written then.
 
     >>> td = TensorDict({"a": torch.arange(3)}).save("there").zero_()
     >>> load_memmap_(td, "there")["a"]
@@ -198,9 +201,15 @@ def load_memmap_(
         request = LoadRequest(mode="r", allow_pickle=bool(allow_pickle), verify=verify, parts=wanted_parts(td))
         loaded = open_any(local_path(prefix), request)
         refuse_new_keys(loaded, td)
+        refuse_old_keys(loaded, td)
         read_into(td, loaded)
-        return _write_into(td, loaded)
-    return _write_into(td, load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify))
+    else:
+        loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
+        refuse_old_keys(loaded, td)
+    _write_into(td, loaded)
+    if not td.is_locked:
+        remove_old_keys(loaded, td)
+    return td
 
 
 def _write_into(td: Any, loaded: Any) -> Any:

@@ -302,3 +302,31 @@ def refuse_new_keys(loaded: Any, td: Any) -> None:
             f"key {unknown[0]!r} is not in the tensordict, which is locked; unlock it, or load with like= and "
             "strict=False, which leaves the key out"
         )
+
+
+def refuse_old_keys(loaded: Any, td: Any) -> None:
+    """Raise the error for an entry of a locked tensordict that a save lacks.
+
+    Raises:
+        KeyError: There is such an entry; the error names it.
+    """
+    missing = differences(plan(loaded), plan(td)).missing if td.is_locked else []
+    if missing:
+        raise KeyError(
+            f"key {missing[0]!r} is not in the save, and the tensordict is locked; unlock it to have the key removed, or "
+            "pass it to load_memmap as out=, which keeps the key"
+        )
+
+
+def remove_old_keys(loaded: Any, td: Any) -> None:
+    """Remove the entries of a tensordict that a save lacks, at every level."""
+    if isinstance(td, LazyStackedTensorDict) and isinstance(loaded, LazyStackedTensorDict):
+        for part, element in zip(loaded.tensordicts, td.tensordicts, strict=True):
+            remove_old_keys(part, element)
+        return
+    saved = set(loaded.keys())
+    for key in list(td.keys()):
+        if key not in saved:
+            td.del_(key)
+        elif isinstance(value := td.get(key), TensorNode) and not value._is_opaque:
+            remove_old_keys(loaded.get(key), value)

@@ -101,7 +101,9 @@ class LoadStubs(Node):
         *,
         verify: str = "size",
     ) -> Self:
-        """Write the values of a save into the entries of this tensordict, in place; missing keys are added.
+        """Write a save into this tensordict: values are written in place, missing keys are added.
+
+        Keys that the save lacks are removed; ``load_memmap(prefix, out=td)`` keeps them.
 
         Args:
             prefix: The path or URL of the save, in any format.
@@ -111,7 +113,7 @@ class LoadStubs(Node):
             verify: How much of the save is checked, as for ``load_memmap``.
 
         Raises:
-            KeyError: The tensordict is locked and lacks a key; nothing is written then.
+            KeyError: The tensordict is locked, and it or the save lacks a key; nothing is written then.
             ImportError: ``tensordict-memmap`` is not installed.
 
         >>> _ = TensorDict({"a": torch.ones(3)}, [3]).save("run")
