@@ -23,6 +23,7 @@ from tensordict_core.extension import (
     share_values,
     with_options,
 )
+from tensordict_memmap.calls.reopen import reopened
 from tensordict_memmap.engine.future import SaveFuture
 from tensordict_memmap.formats.detect import ARCHIVE, SAFETENSORS, TREE
 from tensordict_memmap.remote.upload import save_remote
@@ -124,6 +125,9 @@ def memmap_like(
 ) -> Any:
     """Return a mapped tensordict of the same structure, filled with zeros.
 
+    A folder that holds a save of this structure (keys, shapes, dtypes and classes) is opened, and its tensors keep
+    their values, unless ``existsok`` is False; a save of another structure is replaced.
+
     Nothing is copied, and files take no space on the disk until they are written to. Expanded entries get files of
     their expanded size. Writing through a mapping when the disk is full ends the process with SIGBUS; ``reserve=True``
     allocates the space first and raises an error if the disk is too small. Other arguments are those of `memmap`.
@@ -137,6 +141,12 @@ def memmap_like(
     (torch.Size([1000]), torch.Size([1000, 3, 4]), tensor(0.))
     """
     chosen = SaveOptions.of("memmap_like", MemmapLikeOptions, options, like=True)
+    if chosen.existsok and chosen.format_for(prefix) == TREE:
+        found = reopened(td, local_path(prefix), allocate=chosen.reserve)
+        if found is not None:
+            if options.get("share_non_tensor", False):
+                share_values(found)
+            return SaveFuture(lambda progress, cancelled: found, 0) if return_early else found
     return _memmap(td, prefix, chosen, options, early=return_early)
 
 

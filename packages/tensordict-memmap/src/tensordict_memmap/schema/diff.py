@@ -313,8 +313,8 @@ def refuse_old_keys(loaded: Any, td: Any) -> None:
     missing = differences(plan(loaded), plan(td)).missing if td.is_locked else []
     if missing:
         raise KeyError(
-            f"key {missing[0]!r} is not in the save, and the tensordict is locked; unlock it to have the key removed, or "
-            "pass it to load_memmap as out=, which keeps the key"
+            f"key {missing[0]!r} is not in the save, and the tensordict is locked; unlock it to have the key removed, "
+            "or pass it to load_memmap as out=, which keeps the key"
         )
 
 

@@ -171,6 +171,9 @@ class MemmapStubs(Node):
     ) -> Any:
         """Return a mapped tensordict of the same structure, filled with zeros.
 
+        A folder that holds a save of this structure (keys, shapes, dtypes and classes) is opened, and its tensors keep
+        their values, unless ``existsok=False``; a save of another structure is replaced.
+
         Values are not copied; expanded entries get files of their expanded size. Other arguments are those of
         ``memmap``. Files take no disk space until they are written; ``reserve=True`` allocates the space during the
         call, which raises an ``OSError`` if the disk is full.
