@@ -131,3 +131,10 @@ def test_two_ellipses_are_an_index_error_and_a_runtime_error(td):
 def test_a_batch_size_of_view_that_is_none_is_named(batch_size):
     with pytest.raises(TypeError, match="is not a batch size"):
         TensorDict({}, [4, 1]).view([-1], batch_size=batch_size)
+
+
+@pytest.mark.parametrize("sections", [0, -2, torch.tensor(0), torch.tensor([1.5]), torch.tensor([[1]])])
+def test_sections_that_are_none_are_a_value_error_and_a_runtime_error(sections):
+    for error in (ValueError, RuntimeError):
+        with pytest.raises(error, match="tensor_split"):
+            TensorDict({"a": torch.arange(5)}, [5]).tensor_split(sections)

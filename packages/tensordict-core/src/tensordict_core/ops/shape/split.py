@@ -133,6 +133,10 @@ class Splitting(Node):
     def tensor_split(self, indices_or_sections: Any, dim: int = 0) -> tuple[Self, ...]:
         """Return pieces along a batch dimension: a number of pieces of nearly equal size, or pieces cut at indices.
 
+        Raises:
+            SizeError: There are fewer than 1 pieces, or a tensor is not one of indices; it is a `ValueError` and a
+                `RuntimeError`.
+
         >>> [td.batch_size[0] for td in TensorDict({"a": torch.arange(5)}, [5]).tensor_split(2)]
         [3, 2]
         """
@@ -145,9 +149,11 @@ class Splitting(Node):
                 "indices_or_sections is a number of pieces or a sequence of indices, got "
                 f"{indices_or_sections!r}; pass an integer or a list of integers"
             )
-        pieces = torch.empty(size[at], device="meta").tensor_split(
-            indices_or_sections if isinstance(indices_or_sections, int | Tensor) else tuple(indices_or_sections)
-        )
+        given = indices_or_sections if isinstance(indices_or_sections, int | Tensor) else tuple(indices_or_sections)
+        try:
+            pieces = torch.empty(size[at], device="meta").tensor_split(given)
+        except RuntimeError as error:
+            raise errors.SizeError(f"tensor_split: {str(error).removeprefix('tensor_split ')}") from None
         sizes = [len(piece) for piece in pieces]
         return self._pieces(sizes, at) if sum(sizes) == size[at] else self._cut_at(indices_or_sections, at)
 
