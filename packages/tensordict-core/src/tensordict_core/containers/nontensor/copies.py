@@ -30,6 +30,16 @@ def copied(values: list[Any], deep: bool = True) -> list[Any]:
     return [_copied(value, memo) for value in values]
 
 
+def copied_one(value: Any) -> Any:
+    """Return a deep copy of a value, as `copied` makes it.
+
+    >>> value = ["a"]
+    >>> copied_one(value) == value, copied_one(value) is value
+    (True, False)
+    """
+    return value if type(value) in _NEVER_CHANGED or is_compiling() else _copied(value, {})
+
+
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
     try:
         return copy.deepcopy(value, memo)

@@ -20,7 +20,7 @@ from tensordict_core.base.shape_op import Expand, ShapeOp, Squeeze, Unsqueeze, n
 from tensordict_core.base.tracing import is_compiling
 from tensordict_core.containers.collection import TensorDictBase
 from tensordict_core.containers.nontensor.base import NonTensorDataBase, common_size, expanded_dims, known_size
-from tensordict_core.containers.nontensor.copies import copied
+from tensordict_core.containers.nontensor.copies import copied, copied_one
 from tensordict_core.containers.nontensor.pointwise import same
 from tensordict_core.containers.nontensor.positions import broadcast, index_positions, nested_size, unbind_positions
 from tensordict_core.containers.nontensor.record import Record
@@ -162,7 +162,7 @@ class NonTensorData(Record, NonTensorDataBase):
         return [self._at_positions(None, Meta(size, self._meta.device)) for size in sizes]
 
     def _again(self, copies: bool = False) -> Self:
-        return self._make(copied([self._value], copies)[0], self._meta, self._metadata)
+        return self._make(copied_one(self._value) if copies else self._value, self._meta, self._metadata)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the value: ``NonTensorData(len)([1, 2])`` is 2."""
