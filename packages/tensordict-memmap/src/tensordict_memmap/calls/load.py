@@ -202,13 +202,14 @@ def load_memmap_(
         loaded = open_any(local_path(prefix), request)
         refuse_new_keys(loaded, td)
         refuse_old_keys(loaded, td)
+        saved = loaded.clone(False)  # read_into removes what it read from ``loaded``
         read_into(td, loaded)
     else:
-        loaded = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
-        refuse_old_keys(loaded, td)
+        loaded = saved = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
+        refuse_old_keys(saved, td)
     _write_into(td, loaded)
     if not td.is_locked:
-        remove_old_keys(loaded, td)
+        remove_old_keys(saved, td)
     return td
 
 
