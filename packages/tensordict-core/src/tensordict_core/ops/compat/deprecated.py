@@ -13,6 +13,7 @@ import torch
 from tensordict_core.base.keys import NestedKey
 from tensordict_core.base.node import Node
 from tensordict_core.base.options import Setting, current
+from tensordict_core.ops.cast import CastFilter
 
 
 class DeprecatedNames(Node):
@@ -44,37 +45,37 @@ class DeprecatedNames(Node):
         """
         return self
 
-    def qint8(self) -> Self:
+    def qint8(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Call ``to(torch.qint8)``, which raises an error of torch: `torch.quantize_per_tensor` takes a scale.
 
         >>> TensorDict({}).qint8().is_empty()
         True
         """
-        return self.to(torch.qint8)
+        return self.to(torch.qint8, cast_filter=cast_filter)
 
-    def quint8(self) -> Self:
+    def quint8(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Call ``to(torch.quint8)``, which raises an error of torch: `torch.quantize_per_tensor` takes a scale.
 
         >>> TensorDict({}).quint8().is_empty()
         True
         """
-        return self.to(torch.quint8)
+        return self.to(torch.quint8, cast_filter=cast_filter)
 
-    def qint32(self) -> Self:
+    def qint32(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Call ``to(torch.qint32)``, which raises an error of torch: `torch.quantize_per_tensor` takes a scale.
 
         >>> TensorDict({}).qint32().is_empty()
         True
         """
-        return self.to(torch.qint32)
+        return self.to(torch.qint32, cast_filter=cast_filter)
 
-    def quint4x2(self) -> Self:
+    def quint4x2(self, *, cast_filter: CastFilter | None = None) -> Self:
         """Call ``to(torch.quint4x2)``, which raises an error of torch: `torch.quantize_per_tensor` takes a scale.
 
         >>> TensorDict({}).quint4x2().is_empty()
         True
         """
-        return self.to(torch.quint4x2)
+        return self.to(torch.quint4x2, cast_filter=cast_filter)
 
     def get_sub_tensordict(self, idx: Any) -> Any:
         """Call ``view_at``; this is a deprecated alias.
