@@ -17,7 +17,7 @@ from tensordict_core.extension import annotate
 from tensordict_memmap.loading.open import describe, open_any, open_packed
 from tensordict_memmap.loading.request import LoadRequest, key_path, selection_of
 from tensordict_memmap.remote.urls import is_remote, local_path
-from tensordict_memmap.schema.diff import fit, refuse_new_keys, refuse_old_keys, remove_old_keys
+from tensordict_memmap.schema.diff import fit, refuse_other_keys, remove_old_keys
 from tensordict_memmap.schema.node import Leaf, Node
 from tensordict_memmap.schema.select import Keys, Rows
 from tensordict_memmap.schema.sharded import has_distributed
@@ -200,13 +200,12 @@ def load_memmap_(
 
         request = LoadRequest(mode="r", allow_pickle=bool(allow_pickle), verify=verify, parts=wanted_parts(td))
         loaded = open_any(local_path(prefix), request)
-        refuse_new_keys(loaded, td)
-        refuse_old_keys(loaded, td)
+        refuse_other_keys(loaded, td, removes=True)
         saved = loaded.clone(False)  # read_into removes what it read from ``loaded``
         read_into(td, loaded)
     else:
         loaded = saved = load_memmap(prefix, allow_pickle=allow_pickle, mode=mode or "r", verify=verify)
-        refuse_old_keys(saved, td)
+        refuse_other_keys(saved, td, removes=True)
     _write_into(td, loaded)
     if not td.is_locked:
         remove_old_keys(saved, td)
@@ -214,7 +213,7 @@ def load_memmap_(
 
 
 def _write_into(td: Any, loaded: Any) -> Any:
-    refuse_new_keys(loaded, td)
+    refuse_other_keys(loaded, td)
     return td.update_(loaded) if td.is_locked else td.update(loaded, inplace=True)
 
 

@@ -290,31 +290,29 @@ def _wrapped(node: Node) -> Any:
     return made
 
 
-def refuse_new_keys(loaded: Any, td: Any) -> None:
-    """Raise the error for an entry of a save that a locked tensordict lacks.
+def refuse_other_keys(loaded: Any, td: Any, *, removes: bool = False) -> None:
+    """Raise the error for a key that only one of a save and a locked tensordict has.
+
+    Args:
+        loaded: The tensordict that was loaded.
+        td: The tensordict that takes its values.
+        removes: Whether the entries of ``td`` that the save lacks would be removed; they are kept otherwise.
 
     Raises:
-        KeyError: There is such an entry; the error names it.
+        KeyError: There is such a key; the error names it.
     """
-    unknown = differences(plan(loaded), plan(td)).unexpected if td.is_locked else []
-    if unknown:
+    if not td.is_locked:
+        return
+    found = differences(plan(loaded), plan(td))
+    if found.unexpected:
         raise KeyError(
-            f"key {unknown[0]!r} is not in the tensordict, which is locked; unlock it, or load with like= and "
+            f"key {found.unexpected[0]!r} is not in the tensordict, which is locked; unlock it, or load with like= and "
             "strict=False, which leaves the key out"
         )
-
-
-def refuse_old_keys(loaded: Any, td: Any) -> None:
-    """Raise the error for an entry of a locked tensordict that a save lacks.
-
-    Raises:
-        KeyError: There is such an entry; the error names it.
-    """
-    missing = differences(plan(loaded), plan(td)).missing if td.is_locked else []
-    if missing:
+    if removes and found.missing:
         raise KeyError(
-            f"key {missing[0]!r} is not in the save, and the tensordict is locked; unlock it to have the key removed, "
-            "or pass it to load_memmap as out=, which keeps the key"
+            f"key {found.missing[0]!r} is not in the save, and the tensordict is locked; unlock it to have the key "
+            "removed, or pass it to load_memmap as out=, which keeps the key"
         )
 
 
