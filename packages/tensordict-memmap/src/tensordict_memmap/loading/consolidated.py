@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from operator import attrgetter
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from tensordict_memmap.formats.consolidated import FIELDS, Exact, end_of_leaves,
 from tensordict_memmap.loading.request import LoadRequest
 from tensordict_memmap.schema import nontensor
 from tensordict_memmap.schema.build import build_part
+from tensordict_memmap.schema.node import Leaf
 from tensordict_memmap.tensor.mapping import Mapping, open_file
+from tensordict_memmap.tensor.storage import keep_mapped
 
 
 def from_consolidated(filename: str | os.PathLike[str], *, mode: str = "r") -> Any:
@@ -44,13 +46,18 @@ def load_consolidated(filename: str | os.PathLike[str], request: LoadRequest) ->
         part = request.part_of(parse(record, exact, mapping.buffer, mapping.nbytes, where))
         device = torch.device("cpu") if _has_device(record) else None
         try:
-            made = build_part(part, attrgetter("source"), device=device, cls=request.wrapper)
+            made = build_part(part, partial(_opened, mapping), device=device, cls=request.wrapper)
         except ValueError as error:
             error.add_note(f"while opening {where}")
             raise
     if not request.only:
         annotate(made, "consolidated", bytes_of(mapping))
     return made
+
+
+def _opened(mapping: Mapping, leaf: Leaf) -> torch.Tensor:
+    assert leaf.source is not None  # parsed from a mapped file
+    return keep_mapped(leaf.source, mapping)
 
 
 def _has_device(record: dict[str, Any]) -> bool:
@@ -64,7 +71,7 @@ def bytes_of(mapping: Mapping) -> torch.Tensor:
     """Return all bytes of a mapping as a tensor."""
     if not mapping.nbytes:
         return torch.empty(0, dtype=torch.uint8, device="cpu")
-    return torch.frombuffer(mapping.buffer, dtype=torch.uint8)
+    return keep_mapped(torch.frombuffer(mapping.buffer, dtype=torch.uint8), mapping)
 
 
 def _open(where: str, mode: str) -> tuple[dict[str, Any], Exact, Mapping]:

@@ -50,6 +50,7 @@ from tensordict_memmap.storage.snapshot import unreplaced
 from tensordict_memmap.tensor.mapping import MODES
 from tensordict_memmap.tensor.mapping import Mapping as FileMapping
 from tensordict_memmap.tensor.mapping import open_file as open_mapped
+from tensordict_memmap.tensor.storage import keep_mapped
 
 Opened = tuple[dict[str, torch.Tensor], dict[str, str]]
 """The tensors and the metadata of a file."""
@@ -239,7 +240,10 @@ def map_file(path: str, mode: str, verify: str) -> tuple[dict[str, torch.Tensor]
         if MODES[mode] and CHECKSUMS in header.metadata:
             drop_packed_checksums(fd, header.metadata, start)
         mapping = FileMapping(fd, os.path.abspath(path), data_size, offset=8 + length, mode=mode, info=info)
-    return views(mapping.buffer, header), header, start
+    tensors = views(mapping.buffer, header)
+    for tensor in tensors.values() if MODES[mode] else ():
+        keep_mapped(tensor, mapping)
+    return tensors, header, start
 
 
 def views(buffer: Any, header: Header) -> dict[str, torch.Tensor]:

@@ -29,6 +29,7 @@ from tensordict_memmap.tensor import pickling
 from tensordict_memmap.tensor.constructors import Filled, check_device
 from tensordict_memmap.tensor.indexing import gather_rows, rows_to_copy, scatter_rows
 from tensordict_memmap.tensor.mapping import Mapping
+from tensordict_memmap.tensor.storage import keep_mapped
 from tensordict_memmap.tensor.update import copy_into, write_leaves
 from tensordict_memmap.tensor.views import Views
 
@@ -205,7 +206,7 @@ class MemoryMappedTensor(Filled, Views):
         if count == 0:
             plain = torch.empty(tuple(shape), dtype=dtype, device="cpu")
         else:
-            flat = torch.frombuffer(mapping.buffer, dtype=dtype, count=count, offset=offset)
+            flat = keep_mapped(torch.frombuffer(mapping.buffer, dtype=dtype, count=count, offset=offset), mapping)
             if stride is not None:
                 plain = flat.as_strided(tuple(shape), tuple(stride))
             else:

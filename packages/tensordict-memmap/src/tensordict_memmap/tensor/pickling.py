@@ -28,6 +28,9 @@ from tensordict_memmap.tensor.mapping import Mapping
 _Place = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 """The offset of a tensor in bytes, its dtype, shape and strides."""
 
+Identity = tuple[int, int, int]
+"""The device, inode and time of creation of a file."""
+
 
 def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -> Any:
     """Reduce a tensor for any pickle.
@@ -43,7 +46,7 @@ def reduce(tensor: torch.Tensor, mapping: Mapping, offset: int, protocol: int) -
         return _from_no_file, (type(tensor), filename, tensor.dtype, tuple(tensor.shape), mapping.mode)
     # In a private mapping, the version counter shows whether the tensor was changed.
     if filename is not None and (mapping.mode == "r+" or tensor._version == 0):
-        identity = _identity(filename)
+        identity = identity_of(filename)
         if identity[:2] == mapping.identity:
             place = _place(tensor, offset)
             return _from_file, (type(tensor), filename, identity, mapping.mode, place, tensor.requires_grad)
@@ -86,7 +89,8 @@ def _place(tensor: torch.Tensor, offset: int) -> _Place:
     return offset, tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def _identity(filename: str) -> tuple[int, int, int]:
+def identity_of(filename: str) -> Identity:
+    """Return the identity of a file; zeros if there is none."""
     try:
         info = os.stat(filename)
     except OSError:
@@ -117,25 +121,35 @@ def _from_no_file(cls: Any, filename: str, dtype: torch.dtype, shape: tuple[int,
 def _from_file(
     cls: Any,
     filename: str,
-    identity: tuple[int, int, int],
+    identity: Identity,
     mode: str,
     place: _Place,
     requires_grad: bool,
 ) -> torch.Tensor:
-    _check_identity(filename, identity)
     offset, dtype, shape, stride = place
+    mapping = open_again(filename, identity, reach(shape, stride) * dtype.itemsize, offset, mode)
+    return _at(cls, mapping, (0, dtype, shape, stride), requires_grad)
+
+
+def open_again(filename: str, identity: Identity, nbytes: int, offset: int, mode: str) -> Mapping:
+    """Map a range of the file that a pickle names.
+
+    Raises:
+        RuntimeError: The file was removed or replaced.
+    """
+    _check_identity(filename, identity)
     try:
-        mapping = Mapping.open(filename, reach(shape, stride) * dtype.itemsize, offset=offset, mode=mode)
+        mapping = Mapping.open(filename, nbytes, offset=offset, mode=mode)
     except (OSError, ValueError):
         _check_identity(filename, identity)
         raise
     # A mapping keeps the inode in use: if inode and creation time are unchanged, it is still the same file.
     _check_identity(filename, identity, mapping.identity)
-    return _at(cls, mapping, (0, dtype, shape, stride), requires_grad)
+    return mapping
 
 
-def _check_identity(filename: str, identity: tuple[int, int, int], mapped: tuple[int, int] | None = None) -> None:
-    if _identity(filename) != identity or mapped not in (None, identity[:2]):
+def _check_identity(filename: str, identity: Identity, mapped: tuple[int, int] | None = None) -> None:
+    if identity_of(filename) != identity or mapped not in (None, identity[:2]):
         raise RuntimeError(
             f"{filename} was removed or replaced since a tensor in it was pickled, and the pickle does not hold its "
             "values; load the tensor from the place where it was saved"
