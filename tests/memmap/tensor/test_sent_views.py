@@ -145,6 +145,11 @@ class TestShareMemory:
     def test_of_a_view_of_memory_without_a_name_is_shared(self):
         assert MemoryMappedTensor.ones(4).view(2, 2).share_memory_().is_shared()
 
+    @pytest.mark.parametrize("named", [True, False], ids=["in a file", "without a name"])
+    def test_a_view_is_shared_before_as_its_source_is(self, tmp_path, named):
+        x = MemoryMappedTensor.ones(4, filename=tmp_path / "x.memmap" if named else None)
+        assert x.view(2, 2).is_shared() is x.is_shared() is named
+
     def test_of_a_tensordict_of_a_writable_file_stays_in_it(self, tmp_path):
         td = in_one_file(tmp_path / "x")
         td.share_memory_()

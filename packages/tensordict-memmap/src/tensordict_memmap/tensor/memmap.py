@@ -2,8 +2,9 @@
 
 Torch operations treat it as a plain ``torch.Tensor``: they have no overhead and return plain tensors. Only indexing
 with integers and slices, ``unbind``, ``split``, ``chunk`` and ``detach`` return memory-mapped views that know their
-position in the file; other views share the memory as plain tensors. Row indexing (``indexing.py``) and large copies
-(``update.py``) have fast paths. A tensor with a file is pickled by the name and identity of the file (``pickling.py``).
+position in the file; other views are plain tensors, which share the memory (``storage.py``). Row indexing
+(``indexing.py``) and large copies (``update.py``) have fast paths. A tensor with a file is pickled by the name and
+identity of the file (``pickling.py``).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def keep_mapped(tensor: torch.Tensor, mapping: Mapping) -> torch.Tensor:
     """
     if mapping.mode == "r+" and tensor.numel():
         storage = tensor.untyped_storage()
-        storage.__class__ = MappedStorage  # torch makes the object of a storage that NumPy owns, and keeps it
+        storage.__class__ = MappedStorage  # torch keeps the Python object of a storage as long as the storage
         cast(MappedStorage, storage)._mapping = mapping
     return tensor
 
@@ -71,7 +71,7 @@ def keep_mapped(tensor: torch.Tensor, mapping: Mapping) -> torch.Tensor:
 def _reduce_between_processes(storage: MappedStorage) -> Any:
     mapping, nbytes = storage._mapping, storage.nbytes()
     if mapping is None:
-        return reduce_storage(storage.clone())
+        return reduce_storage(storage.clone())  # by value
     start = storage.data_ptr() - mapping.address
     if mapping.descriptor is not None:
         return _from_descriptor, (DupFd(mapping.descriptor.fileno()), mapping.nbytes, start, nbytes)
@@ -79,7 +79,7 @@ def _reduce_between_processes(storage: MappedStorage) -> Any:
         identity = identity_of(mapping.filename)
         if identity[:2] == mapping.identity:
             return _from_file, (mapping.filename, identity, mapping.offset + start, nbytes)
-    return reduce_storage(storage.clone())  # the file was replaced or removed
+    return reduce_storage(storage.clone())  # by value: the file was replaced or removed
 
 
 def _from_file(filename: str, identity: Identity, offset: int, nbytes: int) -> Any:
