@@ -157,9 +157,9 @@ class TestShareMemory:
         assert (in_the_file(td) == 7).all()
 
     def test_of_a_module_stays_in_the_file(self, tmp_path):
-        module = torch.nn.Linear(3, 2)
-        TensorDict.from_module(module).detach().memmap(tmp_path / "m")
+        TensorDict({"weight": torch.zeros(2, 3)}).memmap(tmp_path / "m")
         params = load(tmp_path / "m", mode="r+")
+        module = torch.nn.Linear(3, 2)
         module.weight = torch.nn.Parameter(params["weight"].view(2, 3))
         module.share_memory()
         params["weight"].fill_(7)
