@@ -253,16 +253,16 @@ def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool, dest: Any)
                 leaves[i] = as_buffer(leaves[i]) if type(leaves[i]) is Parameter else leaves[i]
     move_back = None
     try:
-        plan.write(leaves)
+        plan.write(module, leaves)
         # nothing lists the parameters of a module inside of a transform, except for lazy modules
         if (
             not preserve
             and (not in_functorch() or any(map(is_mapped_without_shape, leaves)))
             and (misplaced := plan.misplaced(leaves))
         ):
-            move_back = plan.register_anew(misplaced, leaves)
+            move_back = plan.register_anew(module, misplaced, leaves)
     except BaseException:  # a module's own __setattr__ refused a value
-        plan.restore(held)
+        plan.restore(module, held)
         raise
 
     def undo(swap: Any) -> None:
@@ -276,7 +276,7 @@ def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool, dest: Any)
             if plan.makes and not in_functorch() and (stored := plan.leaves(td)) is not None:
                 _write_into(td, zip(plan.paths, stored, leaves, strict=True))
         finally:
-            _put_back(td, plan, leaves, held)
+            _put_back(td, module, plan, leaves, held)
 
     swap = deferred(lambda: plan.structure.build(held), _META)
     # of a block, until it is undone: the tensordict that is entered
@@ -286,10 +286,10 @@ def _swap(td: Any, module: nn.Module, preserve: bool, is_block: bool, dest: Any)
     return swap, undo
 
 
-def _put_back(td: Any, plan: Plan, written: list[Any], held: list[Any]) -> None:
+def _put_back(td: Any, module: nn.Module, plan: Plan, written: list[Any], held: list[Any]) -> None:
     """Restore the earlier values of a module; tensors that it replaced in the block go into the tensordict."""
     changed = plan.changed(written)
-    plan.write(held)
+    plan.write(module, held)
     for path, value in changed:
         _keep(td, path, value)
 
@@ -398,7 +398,7 @@ def _copy(td: Any, module: nn.Module, non_blocking: bool) -> tuple[Any, Undo]:
         finally:
             _write_over(held, before)
         if not plan.is_there(held):  # a module's own __setattr__ does not see writes of values
-            _put_back(td, plan, held, held)
+            _put_back(td, module, plan, held, held)
 
     return deferred(lambda: plan.structure.build(before), _META), undo
 
@@ -479,4 +479,5 @@ def _load_state(td: Any, module: nn.Module, return_swap: bool) -> tuple[Any, Und
         finally:
             load(before)
 
-    return before if return_swap else None, undo
+    # not `before`, which `undo` holds: a cycle of references would keep the earlier state in memory
+    return before.copy() if return_swap else None, undo

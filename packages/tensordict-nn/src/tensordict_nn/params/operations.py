@@ -84,27 +84,27 @@ def _rewrapped(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
 def _params_like(params: Any, td: Any) -> Any:
     """Convert a tensordict with the structure of parameters to parameters; buffers stay buffers."""
     leaves = dict(zip(td._leaf_keys(), td._leaves(), strict=True))
-    again: dict[Tensor, Any] = {}  # tied weights stay tied
-
-    def build(node: Any, made: Any, prefix: tuple[str, ...]) -> Any:
-        new = object.__new__(type(node))
-        new._begin(made._meta, node.no_convert)
-        new._order.update(node._order)
-        for key, value in node._items():
-            if isinstance(value, type(params)):
-                new._modules[key] = build(value, made._get(key), (*prefix, key))
-            elif isinstance(value, Tensor):
-                leaf = leaves[(*prefix, key)]
-                is_buffer = key in node._buffers or not can_be_trained(leaf)
-                if value not in again:
-                    again[value] = as_buffer(leaf) if is_buffer else as_parameter(leaf, value)
-                (new._buffers if is_buffer else new._parameters)[key] = again[value]
-            else:
-                new._values[key] = made._get(key)  # with the device of the result
-        return new
-
-    made = build(params, td, ())
+    made = _node_like(params, td, (), leaves, {})
     return made.lock_() if params._locked else made
+
+
+def _node_like(node: Any, td: Any, prefix: tuple[str, ...], leaves: dict[Any, Tensor], again: dict[Tensor, Any]) -> Any:
+    """Convert one node; ``again`` holds what each tensor became, so that tied weights stay tied."""
+    made = object.__new__(type(node))
+    made._begin(td._meta, node.no_convert)
+    made._order.update(node._order)
+    for key, value in node._items():
+        if isinstance(value, torch.nn.Module):
+            made._modules[key] = _node_like(value, td._get(key), (*prefix, key), leaves, again)
+        elif isinstance(value, Tensor):
+            leaf = leaves[(*prefix, key)]
+            is_buffer = key in node._buffers or not can_be_trained(leaf)
+            if value not in again:
+                again[value] = as_buffer(leaf) if is_buffer else as_parameter(leaf, value)
+            (made._buffers if is_buffer else made._parameters)[key] = again[value]
+        else:
+            made._values[key] = td._get(key)  # with the device of the result
+    return made
 
 
 def _tied(general: Any, params: Any, *args: Any, **kwargs: Any) -> Any:

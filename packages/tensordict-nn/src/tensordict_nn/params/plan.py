@@ -3,11 +3,13 @@
 A module keeps its parameters and buffers in plain dictionaries, so replacing one is a dictionary write. Finding the
 dictionary takes longer: it is a walk over modules, names and kinds. A `Plan` holds the result for one module and one
 structure of tensordict. It is cached on the module, and checked at each use by comparing objects by identity: after a
-sub-module or a dictionary was replaced or removed, a new plan is made.
+sub-module or a dictionary was replaced or removed, a new plan is made. A plan refers to the sub-modules, but not to the
+module itself: a cycle of references would keep a deleted module in memory until Python looks for cycles.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import getitem, is_
@@ -30,6 +32,7 @@ Step = tuple[int, str, type[Any], list[str], list[str]]
 
 NO_META = Meta(torch.Size(()))
 _ATTRIBUTE = "_tensordict_plans"
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _MOST = 4  # plans that are cached for one module
 _DENSE = {TensorDict}
 _get = dict.get
@@ -173,26 +176,26 @@ def _has_own_setattr(module: nn.Module) -> bool:
 
 
 class Plan:
-    """The slots in a module for the leaves of a structure.
+    """The slots in a module for the leaves of a structure; methods that need the module itself take it.
 
     Attributes:
         structure: The structure.
         paths: The path of each leaf.
-        owners: The module of each leaf.
         parameters: The positions of leaves that replace parameters.
         buffers: The positions of leaves that replace buffers.
         makes: Whether the tensordict makes tensors when they are read, as lazy stacks and views do.
         may_map: Whether leaves may be mapped onto files.
-        custom: Position and module of leaves whose module overrides ``__setattr__`` (recurrent layers keep a list of
-            their weights that way).
+        custom: The positions of leaves whose module overrides ``__setattr__`` (recurrent layers keep a list of their
+            weights that way).
         replaced: The parameters that were replaced, which optimizers may not have.
         shared: Whether two leaves share a slot, because a module has two names.
+        in_attributes: Whether leaves are plain attributes of the module: their slots are in its ``__dict__``.
     """
 
     __slots__ = (
-        "__weakref__", "_below", "_children", "_names", "_own", "_parents", "_registries", "_registry_names",
-        "_tables", "_types", "buffers", "custom", "makes", "may_map", "owners", "parameters", "paths", "replaced",
-        "shared", "structure",
+        "__weakref__", "_below", "_children", "_names", "_own", "_owners", "_parents", "_registries",
+        "_registry_names", "_root", "_tables", "_types", "buffers", "custom", "in_attributes", "makes", "may_map",
+        "parameters", "paths", "replaced", "shared", "structure",
     )  # fmt: skip  # shorter than one a line
 
     def __init__(self, td: Any, module: nn.Module) -> None:
@@ -204,15 +207,18 @@ class Plan:
         self.structure = _Structure(td)
         self.paths = paths
         self.makes = not all(map(is_, self.structure.leaves(td) or (), values))
-        self.owners = owners
+        # None is the module itself
+        self._owners = [None if owner is module else owner for owner in owners]
         self.parameters = [i for i, (table, _) in enumerate(slots) if table is owners[i]._parameters]
         self.buffers = [i for i, (table, _) in enumerate(slots) if table is owners[i]._buffers]
-        self.custom = [(i, owner) for i, owner in enumerate(owners) if _has_own_setattr(owner)]
+        self.custom = [i for i, owner in enumerate(owners) if _has_own_setattr(owner)]
         self.shared = len({(id(table), name) for table, name in slots}) < len(slots)
+        self.in_attributes = any(table is module.__dict__ for table, _ in slots)
         self._types = {type(value) for value in values}
         self.may_map = maps_files(self._types)
         self._tables = [table for table, _ in slots]
         self._names = [name for _, name in slots]
+        self._root = [(name, module.__dict__[name]) for name in _REGISTRIES]
         self._own: list[dict[str, Any]] = []
         self._registry_names: list[str] = []
         self._registries: list[Any] = []
@@ -226,20 +232,24 @@ class Plan:
         """Record the dictionaries and modules that must stay the same for the plan to hold."""
         own = module.__dict__
         below = [(key, value) for key in td._keys() if isinstance(value := td._get(key), Node)]
-        for name in ("_parameters", "_buffers", "_modules"):
-            if own[name]:
-                self._own.append(own)
-                self._registry_names.append(name)
-                self._registries.append(own[name])
         for key, value in below:
             child = own["_modules"][key]
             self._parents.append(own["_modules"])
             self._below.append(key)
             self._children.append(child)
+            for name in _REGISTRIES:
+                if child.__dict__[name]:
+                    self._own.append(child.__dict__)
+                    self._registry_names.append(name)
+                    self._registries.append(child.__dict__[name])
             self._watch(value, child)
 
-    def holds(self) -> bool:
+    def holds(self, module: nn.Module) -> bool:
         """Return whether every module and dictionary of the plan is still in place."""
+        own = module.__dict__
+        for name, registry in self._root:
+            if own[name] is not registry:
+                return False
         return all(map(is_, map(getitem, self._own, self._registry_names), self._registries)) and all(
             map(is_, map(_get, self._parents, self._below), self._children)
         )
@@ -263,18 +273,22 @@ class Plan:
         except KeyError:
             return None
 
-    def write(self, values: list[Any]) -> None:
+    def write(self, module: nn.Module, values: list[Any]) -> None:
         """Write values into the slots, and set attributes of modules that override ``__setattr__``."""
         self._store(values)
-        for i, module in self.custom:
-            put(module, self._tables[i], self._names[i], values[i])
+        for i in self.custom:
+            put(self._owner(i, module), self._tables[i], self._names[i], values[i])
 
-    def restore(self, values: list[Any]) -> None:
+    def restore(self, module: nn.Module, values: list[Any]) -> None:
         """Write values after a module refused one: it may refuse others, too, and these errors are ignored."""
         self._store(values)
-        for i, module in self.custom:
+        for i in self.custom:
             with suppress(Exception):
-                put(module, self._tables[i], self._names[i], values[i])
+                put(self._owner(i, module), self._tables[i], self._names[i], values[i])
+
+    def _owner(self, i: int, module: nn.Module) -> nn.Module:
+        owner = self._owners[i]
+        return module if owner is None else owner
 
     def _store(self, values: list[Any]) -> None:
         for table, name, value in zip(self._tables, self._names, values, strict=True):
@@ -289,14 +303,14 @@ class Plan:
         there = {*self.parameters}
         return [i for i, value in enumerate(values) if isinstance(value, Parameter) is not (i in there)]
 
-    def register_anew(self, positions: list[int], values: list[Any]) -> Callable[[], None]:
+    def register_anew(self, module: nn.Module, positions: list[int], values: list[Any]) -> Callable[[], None]:
         """Set attributes of modules as if they were new, so that parameters are registered and other tensors are not.
 
         Returns:
             A function that moves the values back into the slots of the plan, in the earlier order.
         """
         tables = {id(self._tables[i]): (self._tables[i], list(self._tables[i])) for i in positions}
-        moved = [(self.owners[i], self._tables[i], self._names[i]) for i in positions]
+        moved = [(self._owner(i, module), self._tables[i], self._names[i]) for i in positions]
         for (owner, _, name), i in zip(moved, positions, strict=True):
             _unregister(owner, name)
             setattr(owner, name, values[i])
@@ -357,8 +371,8 @@ def put(module: nn.Module, table: dict[str, Any], name: str, value: Any) -> None
 class _Plans(list[Plan]):
     """The cached plans of one module, in its ``__dict__``; copies and pickles of the module have none."""
 
-    own: dict[str, Any] | None = None
-    """The ``__dict__`` of that module, which differs from that of a shallow copy."""
+    module: Callable[[], nn.Module | None] = staticmethod(lambda: None)
+    """A weak reference to that module, which differs from a shallow copy with the same ``__dict__``."""
 
     def __copy__(self) -> _Plans:
         return _Plans()
@@ -380,11 +394,11 @@ def find_plan(td: Any, module: nn.Module) -> tuple[Plan, list[Any], list[Any]]:
     """
     own = module.__dict__
     plans = own.get(_ATTRIBUTE)
-    if type(plans) is _Plans and plans.own is own:
+    if type(plans) is _Plans and plans.module() is module:
         for plan in plans:
             leaves = plan.leaves(td)
             if leaves is not None:
-                if plan.holds():
+                if plan.holds(module):
                     held = plan.read()
                     if held is not None:
                         return plan, leaves, held
@@ -392,11 +406,12 @@ def find_plan(td: Any, module: nn.Module) -> tuple[Plan, list[Any], list[Any]]:
                 break
     else:
         plans = _Plans()
-        plans.own = own
+        plans.module = weakref.ref(module)
     plan = Plan(td, module)
-    own[_ATTRIBUTE] = plans
-    plans.insert(0, plan)
-    del plans[_MOST:]
+    if not plan.in_attributes:  # the plan would refer to the module
+        own[_ATTRIBUTE] = plans
+        plans.insert(0, plan)
+        del plans[_MOST:]
     leaves, held = plan.leaves(td), plan.read()
     assert leaves is not None and held is not None, "a plan that was just made holds"
     return plan, leaves, held
