@@ -114,6 +114,37 @@ def test_the_smallest_object_that_each_call_leaves_is_seen() -> None:
     assert size >= 200 * sys.getsizeof(object())
 
 
+def _refused_nested(td: Any) -> None:
+    bad = {"x": torch.ones(2), "deep": {"y": 1.0}}
+    for call in (
+        lambda: td.set("n", bad),
+        lambda: td.update({"n": bad}),
+        lambda: td.update_({"n": bad}),
+        lambda: td.__setitem__(0, bad),
+        lambda: TensorDict.from_any({"list": [{"b": 1}, {"b": 2}]}, batch_size=[3]),
+        lambda: list(lazy_stack([TensorDict({"a": torch.ones(n)}) for n in (1, 2)]).values()),
+        lambda: TensorDict.from_list([{"a": 1}, [1]]),
+    ):
+        with suppress(KeyError, RuntimeError, TypeError):
+            call()
+
+
+CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "nested errors": _refused_nested,
+    "from_pytree": lambda td: TensorDict.from_pytree([td["a"].clone(), {"x": (td["a"].clone(),)}]).to_pytree(),
+    "from_list": lambda td: TensorDict.from_list([[{"a": torch.ones(2)}], [{"a": torch.ones(2)}]]),
+    "from_any": lambda td: TensorDict.from_any({"a": [torch.ones(2)], "b": ({"c": torch.ones(2)},)}),
+    "to_struct_array": lambda td: td.select("a").reshape(-1).to_struct_array(),
+    "tolist": lambda td: td.tolist(),
+}
+
+
+@pytest.mark.parametrize("name", [*LOOPS, *CONVERSIONS])
+def test_what_a_call_makes_is_freed_without_the_collector(name: str, left_to_the_collector: Any) -> None:
+    call = (LOOPS | CONVERSIONS)[name]
+    assert left_to_the_collector(lambda: call(_td())) == []
+
+
 def _resident() -> int:
     """The resident memory of this process in bytes; what tensors hold is in it."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

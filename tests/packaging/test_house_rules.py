@@ -198,3 +198,38 @@ def test_tensors_of_the_library_name_their_device() -> None:
                 named = {keyword.arg for keyword in node.keywords}
                 found[name.partition("/src/")[2]] += not named & {"device", None}  # None: **options
     assert +found == Counter(ON_THE_DEFAULT_DEVICE)
+
+
+def recursive_closures(tree: ast.AST) -> Iterator[str]:
+    """The names of functions inside of others that call themselves: each call of the outer one makes a cycle."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for outer in ast.walk(tree):
+        for inner in ast.walk(outer) if isinstance(outer, kinds) else ():
+            if isinstance(inner, kinds) and inner is not outer:
+                used = {node.id for line in inner.body for node in ast.walk(line) if isinstance(node, ast.Name)}
+                if inner.name in used:
+                    yield inner.name
+
+
+def test_no_closure_calls_itself() -> None:
+    """Such a function keeps what it refers to, such as tensors, until Python looks for cycles of references."""
+    found = {
+        f"{shown(path)}:{name}"
+        for path in sources()
+        if "src" in path.parts
+        for name in recursive_closures(ast.parse(path.read_text()))
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("def f(x):\n def walk(n):\n  return walk(n - 1)\n return walk(x)", ["walk"]),
+        ("def f(x):\n def one(n):\n  return n\n return one(one(x))", []),
+        ("def walk(n):\n return walk(n - 1)", []),
+        ("class A:\n def walk(self):\n  return self.walk()", []),
+    ],
+)
+def test_the_scan_finds_closures_that_call_themselves(text: str, names: list[str]) -> None:
+    assert list(recursive_closures(ast.parse(text))) == names

@@ -114,7 +114,10 @@ def _count(view: _View, tensors: bool, node: Any) -> int:
 def _before(found: list[Any], error: StackError) -> Iterator[Any]:
     """Yield the values before an entry that does not stack, then raise its error: a search may end before it."""
     yield from found
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback holds this frame: a cycle would keep what was found
 
 
 class _View:

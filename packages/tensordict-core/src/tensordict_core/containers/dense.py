@@ -146,8 +146,11 @@ class TensorDict(TensorDictBase):
                     entries[key] = entry = to_entry(meta, key, value, non_blocking=bool(non_blocking))
                     if named is None and isinstance(entry, Node) and entry._meta.names is not None:
                         named = entry
-        except RuntimeError as error:
-            self._store_nested(items, error)
+        except RuntimeError:
+            if not any(isinstance(value, Tensor) and value.is_nested for _, value in items):
+                raise
+            for key, value in items:  # some may be strided nested tensors, which have no shape
+                self.set(key, value)
         if named is not None and meta.names is None:
             self._adopt_names(named)
         if lock:
@@ -177,13 +180,6 @@ class TensorDict(TensorDictBase):
             if named is None and type(key) is str and isinstance(entry, Node) and entry._meta.names is not None:
                 named = entry
         return named
-
-    def _store_nested(self, items: Iterable[tuple[Any, Any]], error: RuntimeError) -> None:
-        """Store entries of which some may be strided nested tensors, which have no shape; raise the error otherwise."""
-        if not any(isinstance(value, Tensor) and value.is_nested for _, value in items):
-            raise error
-        for key, value in items:
-            self.set(key, value)
 
     @classmethod
     def _make(cls, entries: dict[str, Any], meta: Meta) -> Self:

@@ -27,14 +27,11 @@ class Request:
         record: Its record.
         rows: The index.
 
-    Attributes:
-        reads: The command that reads them.
-
     Raises:
         ValueError: The index does not fit the entry.
     """
 
-    __slots__ = ("_dtype", "_path", "_selection", "_shape", "reads")
+    __slots__ = ("_dtype", "_path", "_range", "_selection", "_shape")
 
     def __init__(self, path: Path, name: str, record: Record, rows: Selector) -> None:
         shape, row, index, block = record.shape, record.row, rows.index, rows.block
@@ -43,7 +40,7 @@ class Request:
         self._selection: Selection | None = None  # of an index that takes the rows apart or changes their order
         if index is None:
             self._shape = shape
-            self.reads = Reads(name, None, row, record.nbytes, self._memory)
+            self._range = Reads(name, None, row, record.nbytes)
             return
         if shape[: index.dims] != index.batch_size:
             raise ValueError(
@@ -53,7 +50,12 @@ class Request:
         self._shape = index.part_of(shape)
         runs: Sequence[Range] = [block] if block is not None else self._runs(rows, record)
         size = self._shape.numel() * record.dtype.itemsize
-        self.reads = Reads(name, None if size == record.nbytes else runs if size else [], row, size, self._memory)
+        self._range = Reads(name, None if size == record.nbytes else runs if size else [], row, size)
+
+    @property
+    def reads(self) -> Reads:
+        """The command that reads the rows, made anew: an attribute that leads back here would be a cycle."""
+        return self._range._replace(into=self._memory)
 
     def _runs(self, rows: Selector, record: Record) -> Sequence[Range]:
         """Return the runs of rows that hold what an index selects, and note how it is selected from them."""
@@ -85,10 +87,10 @@ class Request:
         """Return a tensor of bytes, whose number is checked first."""
         if content is None:
             raise gone(".".join(self._path))
-        if len(content) != self.reads.size:
+        if len(content) != self._range.size:
             raise ValueError(
                 f"the value of {'.'.join(self._path)!r} on the server has {len(content)} bytes, but its shape requires "
-                f"{self.reads.size}; store the entry again"
+                f"{self._range.size}; store the entry again"
             )
         array, tensor = self._memory()
         array.reshape(-1).view(np.uint8)[:] = np.frombuffer(content, np.uint8) if content else ()
@@ -116,7 +118,7 @@ class Elements(Request):
         self._path, self._dtype, self._selection = path, record.dtype, None
         self._shape = torch.Size((size // record.dtype.itemsize,))
         self._shapes = [shape_of(record, i) for i in numbers]
-        self.reads = Reads(name, runs, 1, size, self._memory)
+        self._range = Reads(name, runs, 1, size)
 
     def elements(self, content: Any) -> list[Tensor]:
         """Return the elements from the result of the command; errors are those of `result`."""

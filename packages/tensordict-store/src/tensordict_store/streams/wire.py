@@ -82,39 +82,37 @@ def describe(td: Any) -> tuple[bytes, list[Tensor]]:
     >>> parse(header).build(torch.zeros(8, dtype=torch.uint8))["s"], len(leaves)
     ('text', 1)
     """
-    nodes: list[Any] = []
-    leaves: list[Any] = []
-    values: list[Any] = []
+    found: dict[str, list[Any]] = {"nodes": [], "leaves": [], "values": []}
     tensors: list[Tensor] = []
-
-    def walk(node: Any, path: Path) -> None:
-        if isinstance(node, LazyStackedTensorDict):
-            node = node.densify(layout=torch.jagged)
-        names = list(node.names) if any(name is not None for name in node.names) else None
-        nodes.append([path, list(node.batch_size), names])
-        for key, value in node.items():
-            here = (*path, key)
-            if isinstance(value, Tensor):
-                if value.is_nested or value.layout is not torch.strided or str(value.dtype)[6:] not in _DTYPES:
-                    raise TypeError(
-                        f"key {here} is a tensor of {value.dtype} in the layout {value.layout}, which has no form in a "
-                        "stream; make it dense or cast it"
-                    )
-                leaves.append([here, str(value.dtype)[6:], list(value.shape)])
-                tensors.append(value.detach().cpu().resolve_conj().resolve_neg().contiguous())
-            elif is_non_tensor(value):
-                each = isinstance(value, NonTensorStack)
-                values.append(
-                    [here, list(value.batch_size), _plain(value.tolist() if each else value.data, here), each]
-                )
-            else:
-                walk(value, here)
-
-    walk(td, ())
-    header = json.dumps({"nodes": nodes, "leaves": leaves, "values": values}, separators=(",", ":")).encode()
+    _describe(td, (), found, tensors)
+    header = json.dumps(found, separators=(",", ":")).encode()
     if len(header) > MAX_HEADER:
         raise TypeError(f"the header has {len(header)} bytes, and at most {MAX_HEADER} are sent; send fewer values")
     return header, tensors
+
+
+def _describe(node: Any, path: Path, found: dict[str, list[Any]], tensors: list[Tensor]) -> None:
+    """Add what is in a node to the content of a header, and its tensors to a list."""
+    if isinstance(node, LazyStackedTensorDict):
+        node = node.densify(layout=torch.jagged)
+    names = list(node.names) if any(name is not None for name in node.names) else None
+    found["nodes"].append([path, list(node.batch_size), names])
+    for key, value in node.items():
+        here = (*path, key)
+        if isinstance(value, Tensor):
+            if value.is_nested or value.layout is not torch.strided or str(value.dtype)[6:] not in _DTYPES:
+                raise TypeError(
+                    f"key {here} is a tensor of {value.dtype} in the layout {value.layout}, which has no form in a "
+                    "stream; make it dense or cast it"
+                )
+            found["leaves"].append([here, str(value.dtype)[6:], list(value.shape)])
+            tensors.append(value.detach().cpu().resolve_conj().resolve_neg().contiguous())
+        elif is_non_tensor(value):
+            each = isinstance(value, NonTensorStack)
+            plain = _plain(value.tolist() if each else value.data, here)
+            found["values"].append([here, list(value.batch_size), plain, each])
+        else:
+            _describe(value, here, found, tensors)
 
 
 def _plain(value: Any, path: Path) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -155,26 +155,6 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
     device = options.get("device")
     combine = maybe_dense_stack if lazy is None else lazy_stack if lazy else stack
 
-    def build(items: Any) -> Any:
-        if not len(items):
-            raise RuntimeError(
-                "from_list needs at least one element; make an empty tensordict of that batch size instead"
-            )
-        nodes = []
-        for i, item in enumerate(items):
-            if isinstance(item, list | tuple):
-                nodes.append(build(item))
-            elif isinstance(item, Node):
-                nodes.append(item if device is None else item.to(device))
-            elif isinstance(item, Mapping):
-                nodes.append(from_dict(item, device=device))
-            else:
-                raise TypeError(
-                    f"from_list takes dictionaries, tensordicts and lists of them, got {type(item).__name__} at "
-                    f"position {i}; convert a list of numbers with torch.tensor"
-                )
-        return combine(nodes, 0)
-
     if not isinstance(input, list | tuple):
         raise errors.not_convertible("from_list", "a list", input)
     size = options.get("batch_size")
@@ -183,7 +163,26 @@ def from_list(input: Sequence[Any], *, lazy: bool | None = None, **options: Unpa
             f"the batch size {list(as_batch_size(size))} does not match the length of the list ({len(input)}); its "
             "first size is that length"
         )
-    return sized(build(input), options)
+    return sized(_stacked(input, combine, device), options)
+
+
+def _stacked(items: Any, combine: Callable[[list[Any], int], Any], device: Any) -> Any:
+    if not len(items):
+        raise RuntimeError("from_list needs at least one element; make an empty tensordict of that batch size instead")
+    nodes = []
+    for i, item in enumerate(items):
+        if isinstance(item, list | tuple):
+            nodes.append(_stacked(item, combine, device))
+        elif isinstance(item, Node):
+            nodes.append(item if device is None else item.to(device))
+        elif isinstance(item, Mapping):
+            nodes.append(from_dict(item, device=device))
+        else:
+            raise TypeError(
+                f"from_list takes dictionaries, tensordicts and lists of them, got {type(item).__name__} at "
+                f"position {i}; convert a list of numbers with torch.tensor"
+            )
+    return combine(nodes, 0)
 
 
 @with_options(BuildOptions, None)

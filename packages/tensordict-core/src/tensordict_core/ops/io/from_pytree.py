@@ -58,7 +58,8 @@ def from_pytree(
 def _pytree_node(tree: Any) -> Any:
     if isinstance(tree, Node):
         return tree
-    leaves, spec = registry.tree_flatten(tree, is_leaf=lambda node: node is not tree)
+    root = id(tree)  # and not the tree: a cycle of references inside tree_flatten holds what the function holds
+    leaves, spec = registry.tree_flatten(tree, is_leaf=lambda node: id(node) != root)
     if spec.type is None:
         return tree
     keys = list(tree) if isinstance(tree, dict) else list(tree._fields) if registry.is_namedtuple_instance(tree) else []

@@ -46,13 +46,13 @@ def _is_none(value: Any) -> bool:
 
 def _is_none_everywhere(value: Any) -> bool:
     """Return whether non-tensor data are ``None`` at each position of the batch."""
-
-    def every(values: Any, dims: int) -> bool:
-        return values is None if not dims or not isinstance(values, list) else all(every(v, dims - 1) for v in values)
-
     if not value._is_non_tensor or value._is_shared:
         return _is_none(value)
-    return every(value.tolist(), len(value._meta.batch_size))
+    return _are_none(value.tolist(), len(value._meta.batch_size))
+
+
+def _are_none(values: Any, dims: int) -> bool:
+    return values is None if not dims or not isinstance(values, list) else all(_are_none(v, dims - 1) for v in values)
 
 
 def _rows(td: Any, convert_nodes: bool, convert: ConvertTensors, tolist_first: bool, linked: bool) -> Any:

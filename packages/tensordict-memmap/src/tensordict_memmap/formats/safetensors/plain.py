@@ -59,17 +59,17 @@ class PlainPack:
 
     def _record(self) -> dict[str, Any]:
         nodes: dict[Path, dict[str, Any]] = {}
-
-        def add(key: Path) -> dict[str, Any]:
-            node = nodes[key] = {"batch_size": list(self.size), "names": None, "keys": {}}
-            if key:
-                (nodes.get(key[:-1]) or add(key[:-1]))["keys"][key[-1]] = {"td": node}
-            return node
-
         for key, name in zip(self.keys, self.names, strict=True):
             above = key[:-1]
-            (nodes.get(above) or add(above))["keys"][key[-1]] = {"tensor": name}
+            (nodes.get(above) or self._add(nodes, above))["keys"][key[-1]] = {"tensor": name}
         return nodes[()]
+
+    def _add(self, nodes: dict[Path, dict[str, Any]], key: Path) -> dict[str, Any]:
+        """Add the record of a node and of those above, and return it."""
+        node = nodes[key] = {"batch_size": list(self.size), "names": None, "keys": {}}
+        if key:
+            (nodes.get(key[:-1]) or self._add(nodes, key[:-1]))["keys"][key[-1]] = {"td": node}
+        return node
 
     def collect(self, td: Any, key: Path, start: str) -> bool:
         """Add the tensors of a node and of those below; return False if it holds anything else."""

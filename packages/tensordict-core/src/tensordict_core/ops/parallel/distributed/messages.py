@@ -180,20 +180,18 @@ class Transfer:
 
 def values(td: Any) -> list[Any]:
     """Return the non-tensor nodes of a tree, in the order of their keys."""
-    found: list[tuple[tuple[str, ...], Any]] = []
+    return [node for _, node in sorted(_values(td, ()), key=lambda pair: pair[0])]
 
-    def walk(node: Any, prefix: tuple[str, ...]) -> None:
-        stack = node._lazy_stack
-        if stack is not None:
-            for td in stack.tensordicts:
-                walk(td, prefix)
-            return
-        for key, value in node._items():
-            if isinstance(value, Node):
-                if value._is_non_tensor:
-                    found.append(((*prefix, key), value))
-                elif not value._is_opaque:
-                    walk(value, (*prefix, key))
 
-    walk(td, ())
-    return [node for _, node in sorted(found, key=lambda pair: pair[0])]
+def _values(node: Any, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    stack = node._lazy_stack
+    if stack is not None:
+        for td in stack.tensordicts:
+            yield from _values(td, prefix)
+        return
+    for key, value in node._items():
+        if isinstance(value, Node):
+            if value._is_non_tensor:
+                yield (*prefix, key), value
+            elif not value._is_opaque:
+                yield from _values(value, (*prefix, key))
