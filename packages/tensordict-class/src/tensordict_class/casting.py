@@ -43,7 +43,7 @@ class Annotation:
     Args:
         cls: The class that declares it.
         name: The field.
-        raw: The annotation in the class body: a type, or a string under postponed annotations.
+        raw: The annotation in the class body: a type, a string under postponed annotations, or a forward reference.
         local: The local names where the class was defined.
 
     Attributes:
@@ -82,12 +82,20 @@ class Annotation:
             scope = {**vars(builtins), **vars(sys.modules.get(self.cls.__module__, types)), **self._local}
             scope[self.cls.__name__] = self.cls
             try:
-                found = eval(found.__forward_arg__ if isinstance(found, ForwardRef) else found, scope)
+                found = _evaluate(found, scope)
             except Exception:  # a name of later code: the next value tries again
                 return False
         self._resolved = _without_none(found, self)
         self.is_optional = self._resolved is not found
         return True
+
+
+def _evaluate(annotation: str | ForwardRef, scope: dict[str, Any]) -> Any:
+    if isinstance(annotation, str):
+        return eval(annotation, scope)
+    if sys.version_info >= (3, 14):  # it knows the variables of functions around the class
+        return annotation.evaluate(globals=scope)
+    return eval(annotation.__forward_arg__, scope)
 
 
 def _without_none(annotation: Any, owner: Annotation) -> Any:

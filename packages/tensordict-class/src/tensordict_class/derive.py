@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol
 
 from tensordict_class import errors
 from tensordict_class.construct import WRITTEN
-from tensordict_class.fields import has_no_default
+from tensordict_class.fields import has_no_default, own_annotations
 from tensordict_core import TensorDict
 
 _GENERATED = frozenset(
@@ -74,7 +74,7 @@ def _body(cls: type[Any], base: type[Any]) -> dict[str, Any]:
             del body[name]
     body = {name: value for name, value in body.items() if name not in _GENERATED}
     fields = vars(cls).get("__dataclass_fields__", {})
-    for name in inspect.get_annotations(cls):
+    for name in own_annotations(cls):
         field = fields.get(name)
         if field is not None and (name in body or not has_no_default(field)):
             body[name] = _field_call(field)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -18,6 +19,20 @@ from tensordict_core.extension import TensorCollection, constant_when_traced
 
 _ALWAYS_FREE = frozenset({"data", "isinf", "long", "short"})
 """Members that a field may hide without ``shadow``: classes of saved data have fields of these names."""
+
+
+if sys.version_info >= (3, 14):  # annotations are evaluated when they are read
+    import annotationlib
+
+    def own_annotations(cls: type[Any]) -> dict[str, Any]:
+        """Return the annotations in the body of a class; one with names that are not defined (yet) is a forward ref."""
+        return annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
+
+else:
+
+    def own_annotations(cls: type[Any]) -> dict[str, Any]:
+        """Return the annotations in the body of a class."""
+        return inspect.get_annotations(cls)
 
 
 class Declaration(NamedTuple):
@@ -55,7 +70,7 @@ def declare(cls: type[Any], *, base: type[Any], shadow: bool, kw_only: bool, fro
         TypeError: A field without a default follows one with a default.
         ValueError: A default is mutable.
     """
-    own = tuple(inspect.get_annotations(cls))
+    own = tuple(own_annotations(cls))
     inherited: dict[str, dataclasses.Field[Any]] = {}
     for parent in reversed(cls.__mro__[1:]):
         inherited.update(parent.__dict__.get("__dataclass_fields__", {}))

@@ -8,12 +8,12 @@ kind, like a tensorclass.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self, Unpack, get_origin
 
 from tensordict_class import errors
+from tensordict_class.fields import own_annotations
 from tensordict_class.flags import flagged
 from tensordict_class.forward import Forwarding, make_known
 from tensordict_class.transform import Constructed, TransformingByKeyword
@@ -74,7 +74,7 @@ class TypedTensorDict(Constructed, Forwarding, TensorDictBase, metaclass=Transfo
         defaults: dict[str, Any] = {}
         for base in reversed(cls.__mro__[1:]):
             defaults.update(base.__dict__.get("_defaults", {}))
-        for name, annotation in inspect.get_annotations(cls).items():
+        for name, annotation in own_annotations(cls).items():
             if _is_form(annotation, ClassVar, "ClassVar"):
                 continue
             if hasattr(TypedTensorDict, name) and (name[0] == "_" or "shadow" not in cls._flags):
