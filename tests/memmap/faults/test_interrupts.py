@@ -81,6 +81,7 @@ def interrupted_at(number, function):
 
     def trace(frame, event, argument):
         nonlocal left
+        frame.f_trace = trace  # Python 3.13 looks at it when the next attribute is set
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
             left -= 1
