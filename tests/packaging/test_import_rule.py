@@ -12,6 +12,8 @@ import pytest
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 CORE_INTERFACE = {"tensordict_core", "tensordict_core.extension"}
+STANDARD = sys.stdlib_module_names | {"annotationlib"}
+"""The modules of Python, with those of later versions."""
 
 # import name -> modules of other distributions that it may import. A name with a dot stands for itself alone.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -117,7 +119,7 @@ def violations(source: str, package: str, *, testing: bool = False) -> list[str]
     allowed = MAY_IMPORT[package] | (TEST_TOOLS if testing else set())
     for line, module, names in imported(tree):
         top = module.partition(".")[0]
-        if top == package or top in BESIDE.get(package, ()) or top in sys.stdlib_module_names:
+        if top == package or top in BESIDE.get(package, ()) or top in STANDARD:
             continue
         if top not in allowed:
             found.append(f"line {line}: {package} may not import {top}")
