@@ -32,6 +32,7 @@ def left_to_the_collector() -> Callable[[Callable[[], Any]], list[str]]:
     def left(function: Callable[[], Any]) -> list[str]:
         function()  # fills caches
         gc.collect()
+        gc.freeze()  # what other tests left, such as graphs of a compiler, is not looked at
         gc.disable()
         try:
             function()
@@ -42,6 +43,7 @@ def left_to_the_collector() -> Callable[[Callable[[], Any]], list[str]]:
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
+            gc.unfreeze()
             gc.enable()
 
     return left
