@@ -26,7 +26,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 def left_to_the_collector() -> Callable[[Callable[[], Any]], list[str]]:
     """A function that runs another, and names the tensors, modules and tensordicts that cycles of references keep.
 
-    Without cycles they are freed with their last name. Memory of a GPU that waits for the collector is missed before.
+    Without cycles they are freed with their last name; with them, memory stays in use until the collector runs.
     """
 
     def left(function: Callable[[], Any]) -> list[str]:

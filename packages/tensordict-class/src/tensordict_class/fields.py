@@ -25,7 +25,7 @@ if sys.version_info >= (3, 14):  # annotations are evaluated when they are read
     import annotationlib
 
     def own_annotations(cls: type[Any]) -> dict[str, Any]:
-        """Return the annotations in the body of a class; one with names that are not defined (yet) is a forward ref."""
+        """Return the annotations in the body of a class; names that are not defined (yet) are forward references."""
         return annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
 
 else:

@@ -207,7 +207,7 @@ class Plan:
         self.structure = _Structure(td)
         self.paths = paths
         self.makes = not all(map(is_, self.structure.leaves(td) or (), values))
-        # None is the module itself
+        # None stands for the module itself, to which a plan does not refer
         self._owners = [None if owner is module else owner for owner in owners]
         self.parameters = [i for i, (table, _) in enumerate(slots) if table is owners[i]._parameters]
         self.buffers = [i for i, (table, _) in enumerate(slots) if table is owners[i]._buffers]
