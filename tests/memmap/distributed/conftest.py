@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import pickle
@@ -86,9 +87,8 @@ class Ranks:
         try:
             gc.freeze()  # garbage of other tests may belong to threads that are not here, and crashes when it is freed
             torch.set_num_threads(1)
+            faulthandler.enable(pipe)
             if os.environ.get("RANKS_TRACE"):
-                import faulthandler
-
                 faulthandler.dump_traceback_later(15, file=sys.__stderr__)
             warnings.simplefilter("error")
             start = time.monotonic()
@@ -103,6 +103,7 @@ class Ranks:
                 if os.environ.get("RANKS_TRACE"):
                     traceback.print_exc(file=sys.__stderr__)
                 made = Outcome(None, type(error).__name__, str(error), getattr(error, "ranks", None), spent)
+            faulthandler.disable()
             with os.fdopen(pipe, "wb") as file:
                 pickle.dump(made, file)
             # ranks stay until all have told how they ended: who leaves earlier looks like one that died
@@ -140,9 +141,9 @@ class Ranks:
             found.append(
                 Outcome(error="Hung", text=f"no answer in {seconds} s")
                 if hung
+                else Outcome(text=data.decode(), died=True)
+                if not data or data.startswith(b"Fatal Python error")
                 else pickle.loads(data)
-                if data
-                else Outcome(died=True)
             )
         for outcome in found:  # the others wait for one that was killed
             if outcome.died:
@@ -150,7 +151,9 @@ class Ranks:
         for number, (pid, _) in enumerate(self.children):
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if found[number].died:
-                found[number] = found[number]._replace(text=f"died with exit code {code}")
+                found[number] = found[number]._replace(
+                    text=f"died with exit code {code}\n{found[number].text}".rstrip()
+                )
         self.children = []
         return found
 
