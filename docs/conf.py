@@ -60,7 +60,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|collections|asyncio|concurrent|multiprocessing)\..*"),  # what the inventories lack
     ("py:.*", r"tensordict_\w+\.\w+\..*"),  # type variables and types of private modules
-    ("py:.*", "CastFilter|Dim|IsLeaf|Always.*|Progress|Cancelled|RankError|CustomContainer"),
+    ("py:.*", "CastFilter|Dim|IsLeaf|KeyTransform|Always.*|Progress|Cancelled|RankError|CustomContainer"),
     ("py:(obj|meth|attr)", r"([a-z_]+|list\.\w+)"),  # parameters, and words of other libraries
 ]
 

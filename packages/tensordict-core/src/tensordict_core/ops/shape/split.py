@@ -134,8 +134,7 @@ class Splitting(Node):
         """Return pieces along a batch dimension: a number of pieces of nearly equal size, or pieces cut at indices.
 
         Raises:
-            SizeError: There are fewer than 1 pieces, or a tensor is not one of indices; it is a `ValueError` and a
-                `RuntimeError`.
+            ValueError: There are fewer than 1 pieces, or a tensor is not one of indices; it is a `RuntimeError` too.
 
         >>> [td.batch_size[0] for td in TensorDict({"a": torch.arange(5)}, [5]).tensor_split(2)]
         [3, 2]
