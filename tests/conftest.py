@@ -11,10 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
-
-from tensordict_core import TensorCollection
 
 # Shared machines stall: a deadline an example would make tests fail for no reason of theirs.
 settings.register_profile("short", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,6 +25,9 @@ def left_to_the_collector() -> Callable[[Callable[[], Any]], list[str]]:
 
     Without cycles they are freed with their last name; with them, memory stays in use until the collector runs.
     """
+    import torch  # not above: tests of the dashboard run without torch
+
+    from tensordict_core import TensorCollection
 
     def left(function: Callable[[], Any]) -> list[str]:
         function()  # fills caches
