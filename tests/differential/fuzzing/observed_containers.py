@@ -180,9 +180,9 @@ CONTAINERS = (
     ),
     seen('`tc.pop("label")`', calls="popitem", kind="kind", kinds="lazy.*class", theirs="^Point$", ours="^Lazy"),
     seen("identity operations of a `TensorDictParams`", calls="exclude|select", kind="locked", kinds="^params"),
-    seen("the order of keys after `densify`", calls="select", kind="order", kinds="^params", text=IN_PLACE),
+    seen("the order of keys of `TensorDict(", calls="select", kind="order", kinds="^params", text=IN_PLACE),
     seen(
-        "the order of keys after `densify`",
+        "the order of keys of `TensorDict(",
         calls="set|setitem key|setdefault",
         kind="order",
         kinds="^params",

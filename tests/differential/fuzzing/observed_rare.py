@@ -390,7 +390,7 @@ RARE = (
         "`td.separates(key, strict=False)`", calls="separates", kind="kind|keys", kinds="^lazy.*ragged", text="default="
     ),
     seen(
-        "the order of keys after `densify`",
+        "the order of keys of `TensorDict(",
         calls="set|setitem key|setdefault|rename_key_|create_nested|update",
         kind="order",
         kinds="^params",

@@ -17,7 +17,7 @@ RESULTS = (
     seen(
         "`td[...]` and `td[()]`", calls="getitem (index|key)|to_tensordict index", kind="value|kind|locked", text=WHOLE
     ),
-    seen("the order of keys after `densify`", calls="fromkeys|dense_stack_tds|separates", kind="order"),
+    seen("the order of keys of `TensorDict(", calls="fromkeys|dense_stack_tds|separates", kind="order"),
     seen("nested batch sizes after `max`", calls="(named_)?apply", kind="batch|names", place="[.]", text="batch_size="),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", kind="kind", theirs="^None$", text=IN_PLACE),
     seen("`td.apply(fn, inplace=True)` where", calls="(named_)?apply", place="is x", theirs="False", text=IN_PLACE),

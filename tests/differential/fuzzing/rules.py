@@ -241,7 +241,7 @@ RULES = (
         lambda p, d: p.call.name in ("view", "reshape", "unflatten") and d.kind == "names",
     ),
     Rule(
-        "the order of keys after `densify`",
+        "the order of keys of `TensorDict(",
         lambda p, d: (
             d.kind == "order"
             and p.call.name
