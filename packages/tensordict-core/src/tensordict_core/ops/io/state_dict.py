@@ -39,7 +39,8 @@ RESERVED: Final = frozenset({BATCH_SIZE, NAMES, VALUE, VALUES, UNBATCHED, STACK_
 def new_state() -> OrderedDict[str, Any]:
     """Return a state dict without entries, with the attribute that describes the nodes."""
     out: OrderedDict[str, Any] = OrderedDict()
-    vars(out)["_metadata"] = {}  # an attribute, as in the state dicts of modules
+    if not is_compiling():  # Dynamo of torch 2.12 traces no attributes of dictionaries
+        vars(out)["_metadata"] = {}  # as in the state dicts of modules
     return out
 
 
