@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -125,11 +125,11 @@ class Serialization(Node):
         >>> list(TensorDict({"a": torch.zeros(3), "b": {"c": torch.ones(3)}}, [3]).state_dict())
         ['a', 'b.c']
         """
-        if not (destination is None or isinstance(destination, MutableMapping)):
+        out: OrderedDict[str, Any] = states.new_state() if destination is None else destination
+        if not isinstance(out, MutableMapping):
             raise TypeError(f"destination is a dictionary or None, got {type(destination).__name__}; pass a dictionary")
         if not isinstance(prefix, str):
             raise TypeError(f"prefix is a string, got {prefix!r}; pass the start of the keys")
-        out = cast("OrderedDict[str, Any]", states.new_state() if destination is None else destination)
         states.put(self, out, prefix, keep_vars, flatten, torch.Size([]), True)
         return out
 
