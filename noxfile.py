@@ -165,6 +165,14 @@ def lowest(session: nox.Session) -> None:
 
 
 @nox.session
+def newest(session: nox.Session) -> None:
+    """Newest: the tests of core, memmap, nn and class with the newest releases of all they need (a torch with CUDA)."""
+    packages = ["core", "memmap", "nn", "class"]
+    install(session, packages, *TEST_TOOLS, pinned=False)
+    pytest(session, *[f"tests/{name}" for name in packages], "-m", "not long and not cuda", "-n", WORKERS)
+
+
+@nox.session
 @nox.parametrize("library", ["suite", "reference"], ids=["suite", "reference"])
 def clients(session: nox.Session, library: str) -> None:
     """Clients: programs on torchrl, verl, rl4co, rsl_rl and TransferQueue, on the suite and on the reference."""

@@ -24,7 +24,7 @@ from tensordict_memmap.schema.dtypes import DTYPES
 from tensordict_memmap.tensor.indexing import gather_rows, scatter_rows
 from tensordict_memmap.tensor.update import copy_into
 
-pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+pytestmark = pytest.mark.filterwarnings("ignore:B?Complex(Half|32) support is experimental")
 
 ALL_DTYPES = [
     dtype

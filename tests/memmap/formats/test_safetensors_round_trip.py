@@ -22,6 +22,8 @@ from tensordict_memmap import from_safetensors, to_safetensors
 from tensordict_memmap.formats.safetensors.header import CODES, Form, dump_header
 
 DTYPES = [*CODES, torch.complex128, torch.complex32, torch.float8_e8m0fnu]
+if hasattr(torch, "bcomplex32"):  # since torch 2.14
+    DTYPES.append(torch.bcomplex32)
 
 
 def test_wide_complex_numbers_are_aligned_after_any_tensor(tmp_path, same):
@@ -66,7 +68,7 @@ def test_a_lazy_stack_may_hold_nested_tensors_without_a_shape(tmp_path):
     assert [[len(part) for part in one["n"].unbind()] for one in back.tensordicts] == [[1, 2], [3, 2]]
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+@pytest.mark.filterwarnings("ignore:B?Complex(Half|32) support")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3)], ids=str)
 def test_every_dtype_and_shape_is_restored(tmp_path, dtype, shape, same):

@@ -36,6 +36,8 @@ DTYPES = [
     torch.float8_e4m3fn,
     torch.float8_e5m2,
 ]
+if hasattr(torch, "bcomplex32"):  # since torch 2.14
+    DTYPES.append(torch.bcomplex32)
 
 
 def some(dtype, *shape):
@@ -53,7 +55,7 @@ def tree(root):
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support")
+@pytest.mark.filterwarnings("ignore:B?Complex(Half|32) support")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3)], ids=str)
 def test_every_dtype_and_shape_is_stored_as_raw_bytes_and_restored(tmp_path, dtype, shape):

@@ -126,7 +126,7 @@ def plain_outputs(outputs: Any, out_dims: Any, size: int, level: int) -> dict[in
 def _is_plain_output(td: Any, dim: Any, level: int) -> bool:
     if not (type(td) is TensorDict and type(dim) is int and 0 <= dim <= len(td._meta.batch_size) and _is_plain(td)):
         return False
-    # torch puts the dimension of a leaf that it only repeats in front, whatever dimension is asked for
+    # torch before 2.14 puts the dimension of a leaf that it only repeats in front, whatever dimension is asked for
     return not dim or (not is_compiling() and all(mapped_dim(leaf, level) is not None for leaf in td._leaves()))
 
 

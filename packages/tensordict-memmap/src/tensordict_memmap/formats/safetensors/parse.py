@@ -315,7 +315,9 @@ class _Binder:
                 dtype is torch.complex128 and tensor.data_ptr() % dtype.itemsize
             ):  # torch's kernels would end the process
                 raise ValueError("its address is not a multiple of 16")
-            return torch.view_as_complex(tensor) if dtype.is_complex else tensor.view(dtype)
+            if dtype.is_complex and tensor.dtype.is_floating_point:  # pairs of real values
+                return torch.view_as_complex(tensor)
+            return tensor.view(dtype)
         except (ValueError, RuntimeError) as error:
             raise self.damaged(
                 leaf.key, f"the dtype {dtype} for {tensor.dtype} {list(tensor.shape)} ({error})"
