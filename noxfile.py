@@ -168,7 +168,8 @@ def lowest(session: nox.Session) -> None:
 def newest(session: nox.Session) -> None:
     """Newest: the tests of core, memmap, nn and class with the newest releases of all they need (a torch with CUDA)."""
     packages = ["core", "memmap", "nn", "class"]
-    install(session, packages, *TEST_TOOLS, pinned=False)
+    beside = [tool for name in packages for tool in BESIDE.get(name, [])]
+    install(session, packages, *TEST_TOOLS, *beside, pinned=False)
     pytest(session, *[f"tests/{name}" for name in packages], "-m", "not long and not cuda", "-n", WORKERS)
 
 
