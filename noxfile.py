@@ -170,7 +170,8 @@ def newest(session: nox.Session) -> None:
     packages = ["core", "memmap", "nn", "class"]
     beside = [tool for name in packages for tool in BESIDE.get(name, [])]
     install(session, packages, *TEST_TOOLS, *beside, pinned=False)
-    pytest(session, *[f"tests/{name}" for name in packages], "-m", "not long and not cuda", "-n", WORKERS)
+    for name in packages:
+        pytest(session, f"tests/{name}", "-m", "not long and not cuda", "-n", WORKERS)
 
 
 @nox.session
