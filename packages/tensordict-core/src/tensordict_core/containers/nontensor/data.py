@@ -358,7 +358,7 @@ class NonTensorStack(NonTensorDataBase, TensorDictBase):
             device: The device of the tensordict that holds it.
 
         Raises:
-            SizeError: The list is not of that shape; it is a `ValueError` and a `RuntimeError`.
+            ValueError: The list is not of that shape; it is a `RuntimeError` too.
 
         >>> NonTensorStack.from_list([["a", "b"], ["c", "d"]], batch_size=[2, 2])[1, 0].data
         'c'

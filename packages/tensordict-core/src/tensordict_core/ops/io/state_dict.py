@@ -39,7 +39,7 @@ RESERVED: Final = frozenset({BATCH_SIZE, NAMES, VALUE, VALUES, UNBATCHED, STACK_
 def new_state() -> OrderedDict[str, Any]:
     """Return a state dict without entries, with the attribute that describes the nodes."""
     out: OrderedDict[str, Any] = OrderedDict()
-    if not is_compiling():  # Dynamo of torch 2.12 traces no attributes of dictionaries
+    if not is_compiling():  # state dicts of compiled functions do not describe the nodes (`_description`)
         vars(out)["_metadata"] = {}  # as in the state dicts of modules
     return out
 
